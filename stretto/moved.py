@@ -111,7 +111,9 @@ MOVED = {
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""
 RENAMED: dict[str, dict[str, str]] = {
-    "stretto.apps.components.rag": {"Synthesis": "stretto.apps.components.synthesis:Synthesis"},
+    "stretto.apps.components.rag": {
+        name: f"stretto.apps.components.synthesis:{name}" for name in ("MODES", "Synthesis")
+    },
     "stretto.cli.ask.sources": {"Source": "AnswerSource"},
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},

@@ -64,7 +64,8 @@ class Origin(asyncio.Protocol):
         """Take the connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._parser = httptools.HttpRequestParser(self)
-        self._target = self._body = b""
+        self._target = b""
+        self._body = bytearray()
 
     def data_received(self, data: bytes) -> None:
         """Read requests."""
@@ -83,7 +84,7 @@ class Origin(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Answer."""
-        body, self._body = self._body, b""
+        body, self._body = self._body, bytearray()
         manner = self._manner
         if self._parser.get_method() != b"POST":
             self._answer(MODELS)

@@ -15,7 +15,7 @@ from stretto.cli import options, parsing
 from stretto.cli.names import APPS, SEARCH
 from stretto.cli.terminal import say
 from stretto.model.errors import StrettoError, UserError
-from stretto.model.extras import imports_of
+from stretto.model.extras import check_installed, imports_of
 
 if TYPE_CHECKING:
     from stretto.model.deployment import Deployment
@@ -110,6 +110,7 @@ def serve(
     from stretto.engines.llm_size import are_small_llms
     from stretto.schema.reading import read_tables
 
+    check_installed("service", "the service", "httptools", "httpx", "uvloop")
     with imports_of("service", "the service"):
         from stretto.service.api_keys import is_hash
         from stretto.service.apps.deployed_app import load_apps

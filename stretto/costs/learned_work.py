@@ -38,6 +38,8 @@ NOTHING_LEARNED: Mapping[str, LearnedWork] = MappingProxyType({})
 _ENOUGH = 4.0
 """Samples from which a distribution is used."""
 _MAX_SOURCES = 1024
+_ENOUGH_SINGLE = 8
+"""Programs in a row that ended with their first query, from which on their kind is taken not to go on."""
 _LEAST_WEIGHT = 1 / 32
 """Least weight of a new observation in a mean."""
 
@@ -71,7 +73,8 @@ class _Fresh:
 @dataclass(slots=True)
 class _OfSource:
     """What was learned of one source: later work by bins of the work so far, how fresh prompts are, how long
-    programs went on, and whether the last of them was several queries (only known of kinds).
+    programs went on; of kinds also whether the last of them may have gone on after its queries, and how many
+    in a row ended with their first query.
     """
 
     cells: dict[int, WorkLeft] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class _OfSource:
     way_s: float = 0.0
     num_ways: int = 0
     is_open_ended: bool = False
+    num_single: int = 0
 
     def find(self, done_s: float) -> WorkLeft | None:
         """Return the distribution that is nearest in work so far, of those with enough samples."""
@@ -147,6 +151,16 @@ class LearnedWork:
             if cell is None:
                 cell = one.cells[place] = WorkLeft()
             cell.count(left_s, asked_s)
+
+    def count_queries(self, kind: str, num_queries: int) -> None:
+        """Count a program of a kind that may be several queries, and has ended after so many."""
+        found = self._source((kind,))
+        found.num_single = found.num_single + 1 if num_queries == 1 else 0
+
+    def goes_on(self, kind: str) -> bool:
+        """Return whether a program of a kind may go on after its first query."""
+        found = self._sources.get((kind,))
+        return found is None or found.num_single < _ENOUGH_SINGLE
 
     def observe_fresh(self, source: Source, num_known: float, num_fresh: float) -> None:
         """Count a prompt of `num_known` tokens of which `num_fresh` had to be computed."""

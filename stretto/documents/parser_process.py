@@ -1,25 +1,19 @@
 """A process that parses files under limits, so that a hostile file costs only itself.
 
 One process parses file after file. It is killed when a file takes too long, and a new one is started for the
-next file. Paths and answers are lines of JSON: what a parser was tricked into sending is data.
+next file. Paths and answers are JSON: what a parser was tricked into sending is data.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import threading
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from stretto.documents.pdf import MAX_PAGES
+from stretto.model.child_process import ChildProcess
 from stretto.model.errors import ConfigError, DocumentError
 from stretto.model.values import Document, Section
-
-_MAX_REPLY_BYTES = 500_000_000
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from stretto.documents.parser_main import main; main()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +40,9 @@ class ParserProcess:
     """A parser of files that runs in a process of its own, started with the first file."""
 
     def __init__(self, limits: ParseLimits) -> None:
+        arguments = str(limits.memory_bytes), str(limits.pages)
         self._limits = limits
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ChildProcess("stretto.documents.parser_main", limits.parse_s, arguments)
 
     def __enter__(self) -> ParserProcess:
         return self
@@ -58,7 +53,7 @@ class ParserProcess:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end()
+        self._process.end()
 
     def parse(self, path: str) -> Document:
         """Parse one file.
@@ -67,7 +62,12 @@ class ParserProcess:
             DocumentError: the file is no document, or is beyond a limit; the message names the file.
             ConfigError: the parser of the format is not installed.
         """
-        match self._ask(path):
+        try:
+            answer = self._process.ask(json.dumps(path).encode())
+        except TimeoutError as error:
+            limit_s = self._limits.parse_s
+            raise DocumentError(f"{path}: takes longer to parse than the {limit_s:g} s allowed") from error
+        match None if answer is None else json.loads(answer):
             case None:
                 raise DocumentError(
                     f"{path}: its parser ended without an answer; it may need more than the "
@@ -85,61 +85,4 @@ class ParserProcess:
         """End the process, from any thread. A file that is being parsed fails; the next one is parsed by a
         new process.
         """
-        if (process := self._process) is not None:
-            process.kill()
-
-    def _ask(self, path: str) -> Any:
-        """Return the answer of the process about one file; None if it has died or had too little memory.
-
-        Raises DocumentError if the file takes too long.
-        """
-        if self._process is not None and self._process.poll() is not None:
-            self._end()  # it was killed between two files
-        process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        is_late = threading.Event()
-
-        def give_up() -> None:
-            is_late.set()
-            process.kill()
-
-        timer = threading.Timer(self._limits.parse_s, give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            process.stdin.write(json.dumps(path).encode() + b"\n")
-            process.stdin.flush()
-            line = process.stdout.readline(_MAX_REPLY_BYTES)
-        except BrokenPipeError:
-            line = b""
-        except BaseException:  # an interrupt: the answer would be taken for that of the next file
-            self._end()
-            raise
-        finally:
-            timer.cancel()
-        if line.endswith(b"\n") and not is_late.is_set():
-            return json.loads(line)
-        self._end()
-        if is_late.is_set():
-            raise DocumentError(f"{path}: takes longer to parse than the {self._limits.parse_s:g} s allowed")
-        return None
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-c", _PROGRAM.format(path=sys.path)),
-                *(str(self._limits.memory_bytes), str(self._limits.pages)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us, who end it
-        )
-        return self._process
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+        self._process.kill()

@@ -21,6 +21,8 @@ _WORD = re.compile(r"\w{3,}|\d+")  # words of one or two letters are in every se
 _ANY_WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+")
 _MAX_QUOTE_CHARS = 160
+_MAX_QUESTION_CHARS = 20_000
+"""Characters of a question whose words count: those of a longer one would be a list for each passage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def cite(chunk: Chunk, answer: str, question: str = "") -> Citation:
 
     Of equally good sentences, the first is quoted, and the sections are those from the first to the last.
     """
-    wanted = frozenset(_words(answer)) | frozenset(_words(question))
+    wanted = frozenset(_words(answer)) | frozenset(_words(question[:_MAX_QUESTION_CHARS]))
     best = _best_sentences(chunk.text, answer, wanted)
     if not best:
         return Citation(None, tuple(chunk.sections()))

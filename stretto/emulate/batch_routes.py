@@ -33,7 +33,7 @@ MAX_TOKENS = 512
 """Longest text of bge-large-en-v1.5 and bge-reranker-large, in tokens."""
 
 
-class BatchRoutes:
+class ServedBatches:
     """The handlers of an emulated embedding or reranking server by path.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stretto.cluster.kv_events import KVEvent
 from stretto.emulate.app import HandlerTable
 from stretto.emulate.batch_replica import EmulatedBatches
-from stretto.emulate.batch_routes import BatchRoutes
+from stretto.emulate.batch_routes import ServedBatches
 from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.device_memory import DeviceMemory
 from stretto.emulate.fleet import PlannedBatches, PlannedFleet, PlannedServer
@@ -144,7 +144,7 @@ class EmulatedServers:
 
     def _batches(self, batches: PlannedBatches, number: int, gate: Gate) -> tuple[Emulated, HandlerTable]:
         replica = EmulatedBatches(batches.profile, self._clock, self.lag, number)
-        routes = BatchRoutes(
+        routes = ServedBatches(
             batches.kind,
             batches.name,
             replica,

@@ -5,7 +5,7 @@ Each application writes them in the form of its own API.
 
 from __future__ import annotations
 
-from stretto.model.errors import StrettoError, UserError
+from stretto.model.errors import UserError
 
 LARGE_HEAD = "large_head"
 SLOW_HEAD = "slow_head"
@@ -43,22 +43,6 @@ class Refused(UserError):
         self.code = code
         self.param = param
         self.retry_after_s = retry_after_s
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return UserError, (self.message,)
-
-    def at(self, step: str) -> StrettoError:
-        """Return the same refusal with the note that it concerns `step`."""
-        if self.step is not None:
-            return self
-        return Refused(
-            self.status,
-            self.code,
-            self.message,
-            step=step,
-            param=self.param,
-            retry_after_s=self.retry_after_s,
-        )
 
 
 class NotAllowed(Refused):

@@ -22,6 +22,8 @@ _BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary=(?:"([^"]{1,70})"|(
 _MODEL_FIELD = re.compile(
     rb'^content-disposition:[ \t]*form-data\b[^\n]*;[ \t]*name="?model"?[ \t]*(?:;|$)', re.I | re.MULTILINE
 )
+_MOST_PLACES = 16
+"""Times that a field may stand in one body where it is to be edited."""
 _MAX_FIELDS = 64
 """Fields of a form among which its model is searched."""
 _MAX_FIELD_HEAD = 4096
@@ -32,7 +34,7 @@ def values_of(body: bytes, name: str) -> tuple[Span, ...]:
     """Return the places of the values of a field of a JSON object, of which the last one counts.
 
     Raises:
-        RequestRefused: the body is in another encoding than UTF-8.
+        RequestRefused: the body is in another encoding than UTF-8, or the field stands there too often.
     """
     text = _text(body)
     return _in_bytes(text, [(lo, hi) for key, _, lo, hi in _members(text) if key == name])
@@ -42,7 +44,7 @@ def members_of(body: bytes, name: str) -> tuple[Span, ...]:
     """Return the places of a field of a JSON object, with a comma, so that the rest is an object too.
 
     Raises:
-        RequestRefused: the body is in another encoding than UTF-8.
+        RequestRefused: the body is in another encoding than UTF-8, or the field stands there too often.
     """
     text = _text(body)
     members = list(_members(text))
@@ -100,7 +102,9 @@ def _text(body: bytes) -> str:
 
 
 def _in_bytes(text: str, spans: list[Span]) -> tuple[Span, ...]:
-    """Return places in the bytes of a text, given those in its characters."""
+    """Return places in the bytes of a text, given those in its characters. Raises RequestRefused."""
+    if len(spans) > _MOST_PLACES:
+        raise malformed("", f"a field of it stands {len(spans)} times, more than the {_MOST_PLACES} allowed")
     if text.isascii():
         return tuple(spans)
     return tuple((_num_bytes(text[:lo]), _num_bytes(text[:hi])) for lo, hi in spans)
@@ -111,16 +115,23 @@ def _num_bytes(text: str) -> int:
 
 
 def _members(text: str) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the name of each member of an object, its beginning, and the beginning and end of its value."""
+    """Yield the name of each member of an object, its beginning, and the beginning and end of its value.
+
+    Raises:
+        RequestRefused: it is no JSON object, or has a number that is too long.
+    """
     at = _skip(text, 0)
     if text[at : at + 1] != "{":
         raise malformed("", "must be a JSON object in UTF-8 without a mark of its encoding")
     at = _skip(text, at + 1)
     while text[at : at + 1] == '"':
         begin = at
-        name, at = _DECODER.raw_decode(text, at)
-        lo = _skip(text, _skip(text, at) + 1)
-        _, hi = _DECODER.raw_decode(text, lo)
+        try:
+            name, at = _DECODER.raw_decode(text, at)
+            lo = _skip(text, _skip(text, at) + 1)
+            _, hi = _DECODER.raw_decode(text, lo)
+        except (ValueError, RecursionError) as error:
+            raise malformed("", f"not JSON: {error!s:.200}") from error
         yield name, begin, lo, hi
         at = _skip(text, _skip(text, hi) + 1)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest
@@ -27,7 +28,6 @@ from stretto.router.head import REQUEST_ID, TRACEPARENT, with_ids
 from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId
 from stretto.router.programs import HEADER, RoutedProgram
-from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import error_body, error_event, error_headers, json_body
 from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
@@ -60,10 +60,10 @@ class RoutedExchange:
     Args:
         act: carries out actions of the router's state machine.
         ended: called when the request has left the router, with what happened to it.
-        threads: threads that read large bodies.
+        readers: what reads large bodies beside the event loop.
 
     Attributes:
-        reading: reading of the request's body by a thread; None for a small one.
+        reading: reading of the request's body beside the event loop; None for a small one.
         program: program of the request; None before it was recognised, or if it has none.
         spans: makes its spans; None makes none.
     """
@@ -76,14 +76,14 @@ class RoutedExchange:
         router_state: RouterState,
         act: Callable[[list[RouterAction]], None],
         ended: Callable[[RoutedExchange], None],
-        threads: ReadingThreads,
+        readers: BodyReaders,
     ) -> None:
         self.client = client
         self.request = request
-        self.reading: Reading[RoutedRequest] | None = None
+        self.reading: asyncio.Task[RoutedRequest] | None = None
         self.program: RoutedProgram | None = None
         self.spans: Spans | None = None
-        self._threads = threads
+        self._readers = readers
         self._router_state = router_state
         self._act = act
         self._ended = ended
@@ -275,7 +275,7 @@ class RoutedExchange:
             return
         self.stop()
         if self.reading is not None:
-            self.reading.drop()
+            self.reading.cancel()
         self.request.drop_body()
         self._sent_body = b""
         self.trace.error = "the client left"
@@ -309,7 +309,7 @@ class RoutedExchange:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
         if self._hedge is not None:
             if self._is_failure(answer) or self._router_state.is_about_own_key(self.ticket, answer.status):
-                self._take_hedge(f"it answered with status {answer.status}", answer)
+                self._leave_worker(answer, f"it answered with status {answer.status}")
                 return
             self._end_hedge()
         self._answer = answer
@@ -390,16 +390,13 @@ class RoutedExchange:
         """Handle an attempt that has failed before its end."""
         self.attempt = None
         reason = failure.message
-        if self._hedge is not None and was_sent:
-            self._take_hedge(reason)
-            return
         self.trace.failed(reason)
         if (resumption := self._resumption) is None:
             self._go_on(None, reason, was_sent=was_sent)
         elif resumption.num_read <= LARGE_BYTES:
             self._go_on(resumption.rest(), reason, was_sent=was_sent)
         else:
-            task = self._threads.run(resumption.num_read, Reading(resumption.rest))
+            task = self._readers.run(resumption.num_read, resumption.rest)
             task.add_done_callback(lambda task: self._rest_was_written(task, reason, was_sent=was_sent))
 
     def _rest_was_written(self, task: asyncio.Future[bytes | None], reason: str, *, was_sent: bool) -> None:
@@ -429,7 +426,9 @@ class RoutedExchange:
             hedge.give_up("")
             self._act(self._router_state.refused(hedge.action.ticket, answer.status, monotonic()))
             return
-        self._take_hedge("")
+        self.stop()
+        self.trace.failed("the second attempt began first")
+        self._act(self._router_state.hedge_won(self.ticket, monotonic()))
         self.on_head(answer)
 
     def hedge_fails(self, reason: str, *, was_sent: bool) -> None:
@@ -442,34 +441,16 @@ class RoutedExchange:
         """Go on with the first attempt alone."""
         self._hedge = None
 
-    def _take_hedge(self, failure: str, refusal: AnswerParser | None = None) -> None:
-        """Go on with the second attempt in place of the first, which is aborted or has failed; `refusal` is
-        the answer by which it has failed, if there is one.
-        """
+    def take_hedge(self) -> None:
+        """Go on with the second attempt in place of the first, which is over."""
         hedge, self._hedge = self._hedge, None
         assert hedge is not None, "there is one"
-        self.stop()
-        now_s = monotonic()
-        first, begun = self.trace.tries[-1], hedge.action.begun(hedge.link.name, now_s)
+        first, begun = self.trace.tries[-1], hedge.action.begun(hedge.link.name, monotonic())
         begun.waited_s, begun.held_s, begun.why = first.waited_s, first.held_s, first.why
-        self.trace.failed(failure or "the second attempt began first")
         self.trace.tries.append(begun)
         self.attempt = hedge.hand_over()
         if self._is_paused:
             self.attempt.pause()
-        status, retry_after_s = None, None
-        if refusal is not None:
-            status, retry_after_s = refusal.status, _retry_after_s(refusal)
-        self._act(
-            self._router_state.hedge_won(
-                self.ticket,
-                hedge.action.ticket,
-                now_s,
-                failure,
-                status=status,
-                retry_after_s=retry_after_s,
-            )
-        )
 
     def _end_hedge(self) -> None:
         """Abort the second attempt, if there is one."""
@@ -526,7 +507,10 @@ class RoutedExchange:
         """End an attempt at the head of an answer of which nothing is wanted."""
         self.stop()
         self.trace.failed(reason)
-        self._act(self._router_state.refused(self.ticket, answer.status, monotonic()))
+        retry_after_s = _retry_after_s(answer)
+        self._act(
+            self._router_state.refused(self.ticket, answer.status, monotonic(), retry_after_s=retry_after_s)
+        )
 
     def _pass_on(self, events: bytes) -> None:
         """Pass complete events on to the client."""

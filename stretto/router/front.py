@@ -15,6 +15,7 @@ from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.costs.learned_work import LearnedWork
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.byte_budget import ByteBudget
 from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
@@ -37,13 +38,13 @@ from stretto.router.messages import (
     Send,
     Sender,
     Stop,
+    TakeHedge,
     Ticket,
     WorkerGone,
     WorkerId,
 )
 from stretto.router.programs import RoutedProgram
 from stretto.router.prompts import read_request
-from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
 from stretto.router.replies import api_error_of, error_body, error_headers
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
@@ -94,7 +95,7 @@ class Front:
         on_worker_passed: called when a worker has passed a health check.
         on_worker_gone: called when a worker is gone.
         tokens: tokenizer of prompts; None without one.
-        threads: threads that read and write large bodies.
+        readers: what reads and writes large bodies beside the event loop.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Front:
         self.on_worker_passed: list[Callable[[WorkerId], None]] = []
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
-        self.threads = ReadingThreads()
+        self.readers = BodyReaders()
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -145,6 +146,8 @@ class Front:
                 case Hedge(ticket, send):
                     link, forget = self.links[send.worker], self._forget_hedge
                     self._hedges[send.ticket] = self._exchanges[ticket].hedge(send, link, forget)
+                case TakeHedge(ticket):
+                    self._exchanges[ticket].take_hedge()
                 case Stop(ticket, reason):
                     self._at(ticket).give_up(reason)
                 case Refuse(ticket, status, message, retry_after_s):
@@ -216,19 +219,20 @@ class Front:
                 return None
             read = self._reader(request)
             is_large = request.num_body > LARGE_BYTES
-            routed = None if is_large else read()
+            routed = None if is_large else read(request.body)
         except Exception as error:
             self._refuse(client, request, _refusal(request.path, error))
             return None
         exchange = RoutedExchange(
-            client, request, arrived_s, self.router_state, self.act, self._ended, self.threads
+            client, request, arrived_s, self.router_state, self.act, self._ended, self.readers
         )
         exchange.spans = self.watch.spans
         if routed is not None:
             self._look_up(exchange, routed)
             return exchange
-        exchange.reading = reading = Reading(read)
-        task = self.threads.run(request.num_body, reading)
+        owner = client_key(request.headers) if request.found is None else request.found.tenant
+        reading = self.readers.read(request.num_body, lambda: request.body, read, owner)
+        exchange.reading = task = self._loop.create_task(reading)
         task.add_done_callback(lambda task: self._was_read(exchange, task))
         return exchange
 
@@ -247,19 +251,22 @@ class Front:
             else:
                 self._answer(client, request, task.result())
 
-        self.threads.run(LARGE_BYTES, own).add_done_callback(written)
+        self.readers.run(LARGE_BYTES, own).add_done_callback(written)
 
-    def _was_read(self, exchange: RoutedExchange, task: asyncio.Future[RoutedRequest | None]) -> None:
-        """Go on with a request whose body a thread has read, unless its client has left."""
-        if task.cancelled() or exchange.has_ended:
+    def _was_read(self, exchange: RoutedExchange, task: asyncio.Task[RoutedRequest]) -> None:
+        """Go on with a request whose body was read beside the event loop, unless its client has left."""
+        exchange.reading = None
+        if task.cancelled():
             return
-        if (error := task.exception()) is not None:
+        if (error := task.exception()) is None:
+            if not exchange.has_ended:
+                self._look_up(exchange, task.result())
+        elif not exchange.has_ended:
             self._refuse(exchange.client, exchange.request, _refusal(exchange.request.path, error))
-        elif (routed := task.result()) is not None:
-            self._look_up(exchange, routed)
 
     def _look_up(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Place a request; if workers report what they hold, after its prompt has become token ids."""
+        routed = _in_name_of(exchange.request.found, routed)
         if routed.text and self.tokens is not None:
 
             def begin(ids: Sequence[int]) -> None:
@@ -298,8 +305,8 @@ class Front:
         headers, body = error_headers(error), error_body(error)
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
-    def _reader(self, request: ClientRequest) -> Callable[[], RoutedRequest]:
-        """Return what reads the body of a request, here or in a thread. Raises RequestRefused."""
+    def _reader(self, request: ClientRequest) -> Callable[[bytes], RoutedRequest]:
+        """Return what reads the body of a request, here or in another process. Raises RequestRefused."""
         path = request.path
         if not is_passed_on(path):
             raise no_such_path(path)
@@ -314,47 +321,27 @@ class Front:
             message = f"{path} has what all tenants have stored; ask for what you have stored by its id"
             raise RequestRefused(ApiError(403, message, "PermissionDeniedError"))
         if request.method != b"POST":
+            stored_id = id_in_path(path)
             return partial(
-                RoutedRequest,
-                is_repeatable=may_repeat,
-                client_key=key,
-                tenant=tenant,
-                stored_id=id_in_path(path),
+                _unread,
+                RoutedRequest(is_repeatable=may_repeat, client_key=key, tenant=tenant, stored_id=stored_id),
             )
         router_state = self.router_state
-        uses_keys, has_reports = router_state.uses_keys, router_state.has_reports
-        deadline_s = read_deadline(request.headers)
         is_alone = sender is not None and (sender.step is not None or sender.objective is not None)
-
-        def read() -> RoutedRequest:
-            routed = read_request(
-                path,
-                request.content_type,
-                request.body,
-                uses_keys=uses_keys,
-                has_reports=has_reports,
-                is_repeatable=may_repeat,
-                client_key=key,
-                tenant=tenant,
-                deadline_s=deadline_s,
-                aliases=self.aliases,
-                cuts_priority=router_state.cuts_priority,
-                headers=request.headers if self.config.max_programs and not is_alone else None,
-            )
-            if sender is None or sender.step is None:
-                own = None if sender is None else sender.objective
-                return routed if own is None else replace(routed, objective=own)
-            objective = sender.step.record.criteria
-            return replace(
-                routed,
-                step=sender.step,
-                program=sender.program,
-                door=sender.door,
-                objective=objective,
-                failed_at=sender.failed_at,
-            )
-
-        return read
+        return partial(
+            read_request,
+            path,
+            request.content_type,
+            uses_keys=router_state.uses_keys,
+            has_reports=router_state.has_reports,
+            is_repeatable=may_repeat,
+            client_key=key,
+            tenant=tenant,
+            deadline_s=read_deadline(request.headers),
+            aliases=self.aliases,
+            cuts_priority=router_state.cuts_priority,
+            headers=request.headers if self.config.max_programs and not is_alone else None,
+        )
 
     def trace_of(self, ticket: Ticket) -> RequestTrace | None:
         """Return the history of an open request; None before its exchange is known."""
@@ -378,9 +365,32 @@ class Front:
         self.watch.observers.on_request_ended(exchange.trace, ended_s)
 
 
+def _in_name_of(sender: object, routed: RoutedRequest) -> RoutedRequest:
+    """Return a request with what the door before the router knows of it, if there is one."""
+    if not isinstance(sender, Sender):
+        return routed
+    if sender.step is None:
+        return routed if sender.objective is None else replace(routed, objective=sender.objective)
+    return replace(
+        routed,
+        step=sender.step,
+        program=sender.program,
+        door=sender.door,
+        objective=sender.step.record.criteria,
+        failed_at=sender.failed_at,
+    )
+
+
+def _unread(routed: RoutedRequest, body: bytes) -> RoutedRequest:
+    """Return what is known of a request whose body is not read."""
+    return routed
+
+
 def _refusal(path: str, error: BaseException) -> ApiError:
     """Return the answer to a request whose reading raised an error."""
     if isinstance(error, RequestRefused):
         return error.answer
+    if isinstance(error, Refused):
+        return api_error_of(error)
     _log.error("a request to %r could not be read", path, exc_info=error)
     return ApiError(500, "the router could not read the request", "InternalServerError")

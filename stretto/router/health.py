@@ -129,16 +129,21 @@ class HealthChecks:
         found = self._front.router_state.worker(worker)
         if found is None:
             return {}, "it is gone"
-        if found.config.models:
-            return {name: {"id": name, "object": "model"} for name in found.config.models}, ""
+        known = {name: {"id": name, "object": "model"} for name in found.config.models}
+        if known and not link.url.is_guess:
+            return known, ""
         status, body = await self._ask(link, paths.MODELS)
         if status == 404 and link.url.is_guess:
             guessed, link.url = link.url, link.url.without_version()
             status, body = await self._ask(link, paths.MODELS)
             if status == 404:
                 link.url = guessed
+        if known:
+            return known, ""
         has_key = found.config.has_key
-        models, problem = await self._front.threads.read(len(body), partial(_listed, status, body, has_key))
+        models, problem = await self._front.readers.run_if_large(
+            len(body), partial(_listed, status, body, has_key)
+        )
         is_refused = has_key and status in (401, 403)
         keeps = problem and found.state == "serving" and not is_refused
         return (found.models, "") if keeps else (models, problem)
@@ -155,7 +160,7 @@ class HealthChecks:
         if status != 200:
             return found.kv_tokens
         try:
-            cache = await self._front.threads.read(len(body), partial(_cache_config, body))
+            cache = await self._front.readers.run_if_large(len(body), partial(_cache_config, body))
         except BadReply:
             return found.kv_tokens
         return believable.kv_tokens((cache.num_blocks or 0) * cache.block_tokens) or found.kv_tokens

@@ -70,7 +70,9 @@ class LoadChecks:
             status, body = await ask(front.links[worker], front.config.health_timeout_s, paths.METRICS)
             if status != 200:
                 return None
-            return await front.threads.read(len(body), lambda: read_load(body.decode(errors="replace")))
+            return await front.readers.run_if_large(
+                len(body), lambda: read_load(body.decode(errors="replace"))
+            )
         except (BadReply, EngineFailure):
             return None
 

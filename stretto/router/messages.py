@@ -145,6 +145,13 @@ class Hedge:
 
 
 @record
+class TakeHedge:
+    """Action: go on with the second attempt of a request in place of the first, which is over."""
+
+    ticket: Ticket
+
+
+@record
 class Stop:
     """Action: abort the attempt that runs for a request, which has failed and is going to be placed again."""
 
@@ -205,7 +212,7 @@ class WaitingPicture:
     why: str
 
 
-RouterAction: TypeAlias = Send | Hedge | Stop | Refuse | Cut | WorkerGone | Check
+RouterAction: TypeAlias = Send | Hedge | TakeHedge | Stop | Refuse | Cut | WorkerGone | Check
 
 
 @record

@@ -22,11 +22,12 @@ from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
 from stretto.router.loads import WorkerLoads
-from stretto.router.messages import Refuse, RouterAction, Send, Ticket, WorkerId, WorkerUsage
+from stretto.router.messages import Refuse, RouterAction, Send, TakeHedge, Ticket, WorkerId, WorkerUsage
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
 from stretto.router.waiting import QueueName, Waiting
+from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
 from stretto.sched.orders.order import prices_s
 from stretto.sched.orders.program_account import NO_WEIGHTS, ProgramAccount
@@ -49,6 +50,7 @@ class OpenRequests:
     Attributes:
         clients: requests at the router, in order of arrival.
         by_worker: requests that run, by their worker.
+        limit: the plain requests that wait, of which there is a limit.
         tickets: numbers of requests to come.
         waiting_tokens: tokens of the requests that wait for their turn.
         turn_rate: rate at which such requests have had their turn.
@@ -76,6 +78,7 @@ class OpenRequests:
         self.account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
         self.waiting = Waiting(engine, profile, self.account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
+        self.limit = WaitingLimit(config.max_waiting, tenant_weights)
         self.clients: dict[Ticket, Client] = {}
         self.by_worker: dict[WorkerId, dict[Ticket, None]] = {}
         self.turn_rate = EnteredRate()
@@ -113,9 +116,16 @@ class OpenRequests:
         entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.placed.expected_output)
         self.waiting_tokens += client.placed.all_tokens
         client.has_waited = True
+        self.note_waiting(ticket)
         num_tokens = max(1, client.placed.num_tokens)
         entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
         self.waiting.add(name, ticket, entry, client.since_s)
+
+    def note_waiting(self, ticket: Ticket) -> None:
+        """Count a request as waiting or held, unless it is of an app of this process."""
+        request = self.clients[ticket].request
+        if request.step is None:
+            self.limit.add(ticket, request.owner)
 
     def step_of(self, ticket: Ticket) -> StepRequest:
         """Return a request as queues and accounts know it. Those that belong to no program, and need not
@@ -131,6 +141,7 @@ class OpenRequests:
     def send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
         """Count a request as running at the worker that was chosen for it, and have it sent."""
         client = self.clients[ticket]
+        self.limit.discard(ticket)
         worker = self.workers.get(choice.instance)
         model = client.request.model
         is_listed = worker is not None and model in worker.models
@@ -140,6 +151,7 @@ class OpenRequests:
         client.sent_s, client.has_head = now_s, False
         self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
         client.tried.add(choice.instance)
+        client.again_at.discard(choice.instance)
         self.room.sent(ticket, choice.instance)
         if client.step is not None:
             self.account.sent(client.step, now_s)
@@ -202,6 +214,8 @@ class OpenRequests:
         client = self.clients[ticket]
         if client.hedge_of is not None:
             return [self.refuse(ticket, 502, reason, None, now_s)]
+        if client.hedge is not None:
+            return [self.take_hedge(ticket)]
         if (home := client.home.worker) is not None and not self.homes.is_there(home):
             return [self.refuse(ticket, 404, self.homes.problem(client.request, home), None, now_s)]
         may_repeat = client.request.is_repeatable or not was_sent
@@ -210,11 +224,25 @@ class OpenRequests:
             return [self.refuse(ticket, 502, reason, rest_s, now_s)]
         client_key = client.request.client_key
         able = [worker.id for worker in self.eligible.able(client)[0] if worker.free_s(client_key) <= now_s]
-        if client.tried.issuperset(able):
+        if client.has_tried(able):
             if not may_return:
                 return [self.refuse(ticket, 502, reason, rest_s, now_s)]
             client.tried.clear()
         return self.place(ticket, now_s)
+
+    def take_hedge(self, ticket: Ticket) -> TakeHedge:
+        """Put the second attempt of a request in the place of the first, which is over."""
+        client = self.clients[ticket]
+        hedge, client.hedge = client.hedge, None
+        assert hedge is not None, "it has a second attempt"
+        client.running = running = self.clients.pop(hedge).running
+        assert running is not None, "a second attempt never waits"
+        del self.by_worker[running.worker][hedge]
+        self.by_worker[running.worker][ticket] = None
+        client.num_attempts += 1
+        client.tried.add(running.worker)
+        self.room.sent(ticket, running.worker)
+        return TakeHedge(ticket)
 
     def refuse(
         self, ticket: Ticket, status: int, message: str, retry_after_s: float | None, now_s: float
@@ -264,6 +292,7 @@ class OpenRequests:
     ) -> None:
         """Forget a request that has left the router, with the counts of its answer if there was one."""
         client = self.clients.pop(ticket)
+        self.limit.discard(ticket)
         if client.hedge_of is not None and (first := self.clients.get(client.hedge_of)) is not None:
             first.hedge = None
         counts = step_usage(usage)

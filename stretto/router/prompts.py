@@ -268,8 +268,7 @@ def _text_of(content: Any) -> str:
     return blake2b(dumped.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def _no_prompt(fields: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from stretto.router.reading_threads import LARGE_BYTES
+from stretto.http.body_readers import LARGE_BYTES
 from stretto.wire import sse
 
 _FIELDS = frozenset(

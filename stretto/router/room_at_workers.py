@@ -105,11 +105,6 @@ class RoomAtWorkers:
         return iter(self._held)
 
     @property
-    def num_plain(self) -> int:
-        """Number of requests that are held and belong to no app of this process."""
-        return len(self._plain_since_s)
-
-    @property
     def wants_keys(self) -> bool:
         """Whether requests should tell the keys of their prompts, because memory is short somewhere."""
         return any(pool.room.wants_blocks for pool in self._pools)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from stretto.cluster.placement import Choice, PlacementRequest
@@ -24,6 +25,7 @@ class Client:
         bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
         num_attempts: number of times that it was sent to a worker.
         tried: workers that it is not sent to again.
+        again_at: workers of `tried` that failed before it came here, which get it when no other is left.
         home: worker that it has to go to, if there is one.
         has_waited: whether it has waited for its turn.
         sent_s: time at which it was first sent, of the attempts that run.
@@ -43,6 +45,7 @@ class Client:
     why: str = ""
     num_attempts: int = 0
     tried: set[WorkerId] = field(default_factory=set)
+    again_at: set[WorkerId] = field(default_factory=set)
     home: Home = ANYWHERE
     running: RunningAtWorker | None = None
     bound: tuple[Choice, float] | None = None
@@ -52,6 +55,13 @@ class Client:
     hedge_of: Ticket | None = None
     has_head: bool = False
     has_begun: bool = False
+
+    def has_tried(self, workers: Collection[WorkerId]) -> bool:
+        """Return whether none of some workers is left to be tried."""
+        if self.tried.issuperset(workers) and not self.again_at.isdisjoint(workers):
+            self.tried -= self.again_at
+            self.again_at.clear()
+        return self.tried.issuperset(workers)
 
 
 def explained(client: Client, choice: Choice) -> Choice:

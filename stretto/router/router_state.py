@@ -24,15 +24,16 @@ come. Rules:
 - A worker that refuses a request (status 401 or 403) for which neither the client nor the settings have a key
   is left for another one; no attempt is counted. Requests without a key that have failed somewhere are not
   sent there, until it has answered one. When no other worker is left, its answer is passed on.
-- At most `max_waiting` requests wait or are held; others are refused at once with 429. Each waits at most
-  `max_wait_s`, after it was held for at most `max_hold_s`. Requests of an app's query in this process do not
-  count: their door has limits of its own. They are refused after `max_wait_s` if no worker serves then.
+- At most `max_waiting` requests wait or are held, which clients share (`waiting_limit.py`); others are
+  refused with 429. Each waits at most `max_wait_s`, after it was held for at most `max_hold_s`. Requests of
+  an app's query in this process do not count: their door has limits of its own. They are refused after
+  `max_wait_s` if no worker serves then, and go on elsewhere from a worker that refuses whoever asks.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
   an answer with status 5xx is passed on.
 - A request that waits much longer for its first byte than others like it may be sent a second time
   (`hedges.py`). The second attempt is a request of its own here, which takes the place of the first if its
-  answer begins first, or if the first one fails. It is never repeated.
+  answer begins first, or as soon as the first one fails, however that fails. It is never repeated.
 - However a request ends, its load is taken off its worker in `_release`.
 """
 
@@ -69,6 +70,7 @@ from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
 from stretto.router.workers import Worker
 from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.wire.errors import REFUSING_ALL
 
 
 class RouterState:
@@ -114,6 +116,7 @@ class RouterState:
         deadline_s = self._deadlines.of(request, now_s)
         self._clients[ticket] = client = Client(request, placed, now_s, now_s, deadline_s)
         client.tried.update(request.failed_at)
+        client.again_at.update(request.failed_at)
         client.home = self._homes.of(request)
         if client.home.problem:
             return ticket, [self._open.refuse(ticket, 404, client.home.problem, None, now_s)]
@@ -138,11 +141,13 @@ class RouterState:
             return []
         if (rest_s := self._eligible.rest_s(self._clients[ticket], now_s)) is not None:
             return [self._open.refuse(ticket, 429, PAUSE, rest_s, now_s)]
-        if self._waiting.num_plain + self._room.num_plain > self._config.max_waiting:
-            message = f"{self._config.max_waiting} requests wait already"
-            wait_s = self._open.retry_after_s(ticket, now_s)
-            return [self._open.refuse(ticket, 429, message, wait_s, now_s)]
-        return []
+        self._open.note_waiting(ticket)
+        if (excess := self._open.limit.excess(ticket)) is None:
+            return []
+        others = "" if excess == ticket else ", and others have fewer of them"
+        message = f"{self._config.max_waiting} requests wait already{others}"
+        wait_s = self._open.retry_after_s(excess, now_s)
+        return [self._open.refuse(excess, 429, message, wait_s, now_s)]
 
     def head_came(self, ticket: Ticket) -> None:
         """Note that the head of an answer has come that is kept until it is whole."""
@@ -233,9 +238,12 @@ class RouterState:
 
     def may_be_elsewhere(self, ticket: Ticket, status: int) -> bool:
         """Return whether an answer says that the worker lacks what its request names, which another one may
-        keep.
+        keep; or that it refuses whoever asks, where the request is of an app of this process.
         """
-        return status == 404 and (client := self._clients.get(ticket)) is not None and client.home.is_sought
+        if (client := self._clients.get(ticket)) is None:
+            return False
+        is_of_app = client.request.step is not None
+        return (status == 404 and client.home.is_sought) or (is_of_app and status in REFUSING_ALL)
 
     def _look_elsewhere(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
         """Ask the next worker that serves for what a request names, as this one has not begun the request."""
@@ -244,11 +252,11 @@ class RouterState:
         worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
         if worker is not None:
             self._workers.answered(worker, status, now_s)
-        reason = unknown(client.request)
-        if client.tried.issuperset(
-            one.id for one in self._eligible.able(client)[0] if one.state == "serving"
-        ):
-            actions: list[RouterAction] = [self._open.refuse(ticket, 404, reason, None, now_s)]
+        is_sought = client.home.is_sought
+        reason = unknown(client.request) if is_sought else f"all workers refuse it (status {status})"
+        serving = [one.id for one in self._eligible.able(client)[0] if one.state == "serving"]
+        if client.hedge is None and client.has_tried(serving):
+            actions: list[RouterAction] = [self._open.refuse(ticket, status, reason, None, now_s)]
         else:
             actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
         return actions + self._after(worker, now_s)
@@ -325,74 +333,12 @@ class RouterState:
         client.has_begun = False
         return self._open.again(ticket, reason, now_s, was_sent=was_sent) + self._after(worker, now_s)
 
-    def hedge_won(
-        self,
-        ticket: Ticket,
-        hedge: Ticket,
-        now_s: float,
-        failure: str = "",
-        *,
-        status: int | None = None,
-        retry_after_s: float | None = None,
-    ) -> list[RouterAction]:
-        """Put the second attempt of a request in the place of the first, which is over: because the answer of
-        the second one begins, or because of a failure.
-
-        Args:
-            failure: why the first one has failed; "" if it has not.
-            status: status with which its worker has answered; None if it has not.
-            retry_after_s: seconds that an answer with status 429 asks to wait.
+    def hedge_won(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
+        """Handle that the answer of the second attempt of a request begins before that of the first, which is
+        over.
         """
-        client, other = self._clients[ticket], self._clients.pop(hedge)
-        assert other.running is not None, "a second attempt never waits"
-        was_waiting = client.running is None
-        refuses_key = status is not None and self._keyless_at(ticket, status) is not None
-        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
-        if was_waiting and client.step is not None:
-            self._open.account.sent(client.step, now_s)
-        client.hedge, client.running = None, other.running
-        running = other.running
-        del self._by_worker[running.worker][hedge]
-        self._by_worker[running.worker][ticket] = None
-        client.num_attempts += 1
-        client.tried.add(running.worker)
-        self._room.sent(ticket, running.worker)
-        actions: list[RouterAction] = []
-        if worker is not None and status is not None:
-            actions = self._note_status(
-                worker, status, client.request.client_key, now_s, retry_after_s, refuses_key=refuses_key
-            )
-        elif worker is not None and failure:
-            self._workers.suspect(worker, failure, now_s)
-            self._open.refresh(worker)
-        return actions + self._after(worker, now_s)
-
-    def _note_status(
-        self,
-        worker: Worker,
-        status: int,
-        client_key: str,
-        now_s: float,
-        retry_after_s: float | None,
-        *,
-        refuses_key: bool,
-    ) -> list[RouterAction]:
-        """Note an answer that was not passed on, of a worker whose request goes on elsewhere.
-
-        `refuses_key` is whether it is about the router's own key, or about a missing one.
-        """
-        actions: list[RouterAction] = []
-        if not refuses_key:
-            self._workers.answered(worker, status, now_s, retry_after_s, client_key)
-        elif worker.config.has_key:
-            self._workers.refused_key(worker, status, now_s)
-            actions.append(Check(worker.id, now_s))
-        else:
-            self._workers.wanted_key(worker, status, now_s)
-        self._open.refresh(worker)
-        if status == 429:
-            actions += self._turns.limit_key(client_key, worker, now_s)
-        return actions
+        worker, _ = self._open.release(ticket, UNKNOWN, now_s)
+        return [self._open.take_hedge(ticket), *self._after(worker, now_s)]
 
     def left(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Handle that the client is gone, wherever its request is; nothing happens if it has ended."""
@@ -647,6 +593,7 @@ class RouterState:
             is_running = client.running is not None
             assert is_running or client.hedge_of is None
             if client.hedge is not None:
+                assert is_running
                 assert self._clients[client.hedge].hedge_of == ticket
             assert is_running + (ticket in self._waiting) + (ticket in self._room) == 1
             assert client.bound is None or ticket in self._waiting
@@ -658,6 +605,8 @@ class RouterState:
         num_running = sum(client.running is not None for client in self._clients.values())
         assert sum(map(len, self._by_worker.values())) == num_running
         waiting = self._waiting.queues()
+        plain = [one for one, client in self._clients.items() if client.request.step is None]
+        assert sorted(self._open.limit) == [one for one in plain if self._clients[one].running is None]
         assert self._open.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())
 

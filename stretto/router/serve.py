@@ -124,7 +124,7 @@ class RunningRouter:
         server.close()
         while server.connections:
             await asyncio.sleep(0)
-        self.front.threads.close()
+        self.front.readers.close()
         for link in self.front.links.values():
             link.connections.close()
         if self._log is not None:

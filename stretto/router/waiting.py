@@ -13,7 +13,6 @@ from typing import TypeAlias
 from stretto.model.deployment import Engine
 from stretto.model.profile import Profile
 from stretto.router.messages import Ticket, WorkerId
-from stretto.router.queued_request import PLAIN
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Rank, Take
@@ -31,9 +30,6 @@ class Waiting:
         profile: predicted seconds of the workers, by which requests are priced.
         account: what programs have asked for, and the service that clients got.
         max_wait_s: seconds that a request may wait.
-
-    Attributes:
-        num_plain: number of requests that wait and belong to no app of this process.
     """
 
     def __init__(self, engine: Engine, profile: Profile, account: ProgramAccount, max_wait_s: float) -> None:
@@ -42,7 +38,6 @@ class Waiting:
         self._queues: dict[QueueName, EngineQueue] = {}
         self._entries: dict[Ticket, tuple[QueueName, QueueEntry]] = {}
         self._dues: list[tuple[float, Ticket]] = []
-        self.num_plain = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -57,7 +52,6 @@ class Waiting:
             queue = self._queues[name] = self._new_queue()
         queue.add(entry)
         self._entries[ticket] = name, entry
-        self.num_plain += _is_plain(entry)
         heappush(self._dues, (since_s + self._max_wait_s, ticket))
 
     def wait_on(self, ticket: Ticket, now_s: float) -> None:
@@ -72,7 +66,6 @@ class Waiting:
         """Take a request out of its queue, because its turn has come."""
         name, entry = self._entries.pop(ticket)
         queue = self._queues[name]
-        self.num_plain -= _is_plain(entry)
         item = queue.take(entry, 1)
         queue.started(entry, item, item + 1)
         self._settle(name)
@@ -80,7 +73,6 @@ class Waiting:
     def remove(self, ticket: Ticket) -> None:
         """Take a request out of its queue, because it leaves or waits elsewhere."""
         name, entry = self._entries.pop(ticket)
-        self.num_plain -= _is_plain(entry)
         self._queues[name].remove(entry)
         self._settle(name)
 
@@ -140,7 +132,6 @@ class Waiting:
         """Check that the queues have what waits. For tests."""
         assert all(self._queues.values())
         assert sum(map(len, self._queues.values())) == len(self._entries)
-        assert self.num_plain == sum(_is_plain(entry) for _, entry in self._entries.values())
         for ticket, (name, entry) in self._entries.items():
             assert _ticket(entry) == ticket
             assert ticket in set(map(_ticket, self._queues[name]))
@@ -150,10 +141,6 @@ class Waiting:
             del self._queues[name]
         if not self._entries:
             self._dues.clear()
-
-
-def _is_plain(entry: QueueEntry) -> bool:
-    return entry.request.node is PLAIN
 
 
 def _ticket(entry: QueueEntry) -> Ticket:

@@ -97,7 +97,7 @@ def problem_of(kind: Any, value: object, place: str = "", keys: Keys = ()) -> Va
 
 def words_for(kind: Any) -> str:
     """Return what a value of the type `kind` is called in messages."""
-    return _words(inspect.type_info(kind))
+    return _words(inspect.type_info(_written(kind)))
 
 
 def shortened(value: object) -> str:
@@ -127,7 +127,17 @@ def _holder(kind: Any) -> Any:
     msgspec keeps what it knows of a struct. It reads any other type anew each time, and its version 0.22 then
     frees the pattern of a text too often, which ends the process.
     """
-    return msgspec.defstruct("Holder", [("value", kind)])
+    return msgspec.defstruct("Holder", [("value", _written(kind))])
+
+
+def _written(kind: Any) -> Any:
+    """Return the type without paths where texts are allowed beside them: plain data has no paths, and msgspec
+    refuses such a union.
+    """
+    arms = get_args(kind)
+    if get_origin(kind) in _UNIONS and str in arms and Path in arms:
+        return Union[tuple(arm for arm in arms if arm is not Path)]  # noqa: UP007
+    return kind
 
 
 def _path(kind: type, value: object) -> object:
@@ -223,7 +233,7 @@ def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
 @cache
 def _ignores_keys(kind: Hashable) -> bool:
     """Return whether msgspec ignores unknown keys of the type, as it does in dataclasses."""
-    return "DataclassType(" in repr(inspect.type_info(kind))
+    return "DataclassType(" in repr(inspect.type_info(_written(kind)))
 
 
 @cache

@@ -9,6 +9,7 @@ from itertools import count
 from time import monotonic
 
 from stretto.http.application import TaskApplication
+from stretto.http.body_readers import BodyReaders
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest, RequestLimits, path_of
 from stretto.http.refusals import LARGE_HEAD, SLOW_HEAD, NotAllowed, Refused
@@ -19,7 +20,7 @@ from stretto.model.errors import InternalError, StrettoError
 from stretto.model.foreign import bug_of
 from stretto.model.tasks import Objective
 from stretto.service.config import ServiceConfig
-from stretto.service.refusals import malformed
+from stretto.service.refusals import malformed_body
 from stretto.service.request import Admitted, ServiceRequest, refusal_answer
 from stretto.service.tenants import Tenant, Tenants
 
@@ -33,6 +34,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         tenants: the tenants that may use it.
         routes: table of its routes, to which others may be added.
         other_route: returns the route of a request to a path that is not in the table; None if it has none.
+        readers: what reads large bodies beside the event loop.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
@@ -40,6 +42,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         super().__init__(self.tenants.budget)
         self.routes: Routes[ServiceRequest] = Routes()
         self.other_route: Callable[[ClientRequest], Route[ServiceRequest] | None] = lambda request: None
+        self.readers = BodyReaders()
         self._config = config
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -104,13 +107,13 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         if error.code == SLOW_HEAD:
             return None
         if error.code == LARGE_HEAD:
-            error = malformed(error.message)
+            error = malformed_body(error.message)
         status, headers, body = refusal_answer(error, self._next_id())
         return status, [(b"content-type", JSON_TYPE), *headers], body
 
     def request_of(self, connection: Answerable, received: ClientRequest) -> ServiceRequest:
         """Return the request that a handler gets."""
-        return ServiceRequest(connection, received, self._next_id())
+        return ServiceRequest(connection, received, self._next_id(), self.readers)
 
     async def handle(self, request: ServiceRequest) -> None:
         """Answer one HTTP request."""

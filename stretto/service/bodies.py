@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stretto.http.refusals import Refused
-from stretto.service.refusals import Misplaced, malformed
+from stretto.service.refusals import Misplaced, malformed_body
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def decoded(decoder: msgspec.json.Decoder[T], content: bytes | bytearray) -> T:
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid", str(error)) from error
     except _NO_JSON as error:
-        raise malformed(f"the body is no JSON in UTF-8: {error}") from error
+        raise malformed_body(f"the body is no JSON in UTF-8: {error}") from error
 
 
 def read_json(content: bytes | bytearray, name: str) -> Any:
@@ -71,7 +71,7 @@ def read_json(content: bytes | bytearray, name: str) -> Any:
     try:
         return msgspec.json.decode(content)
     except _NO_JSON as error:
-        raise malformed(f"{name} is no JSON in UTF-8: {error}") from error
+        raise malformed_body(f"{name} is no JSON in UTF-8: {error}") from error
 
 
 def check_num_marks(content: bytes | bytearray, name: str) -> None:

@@ -44,7 +44,7 @@ class Misplaced(Refused):
         return self
 
 
-def malformed(message: str) -> Refused:
+def malformed_body(message: str) -> Refused:
     """Return the refusal of a body that is no JSON, or no UTF-8."""
     return Refused(400, "malformed", message)
 

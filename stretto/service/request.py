@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from time import monotonic
+from typing import TypeVar
 
 import msgspec
 
 from stretto.http.admin import ADMIN_ONLY, CHALLENGE
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.client.headers import Headers
 from stretto.http.client_request import ClientRequest
 from stretto.http.refusals import NotAllowed, Refused, over_limit
@@ -23,6 +25,8 @@ from stretto.operate.request_lines import REQUESTS, log_fields
 from stretto.service.refusals import body_of, retry_after_s, status_of
 from stretto.service.tenants import Tenant
 from stretto.wire.sse import DONE
+
+T = TypeVar("T")
 
 _PIECE_BYTES = 262_144
 _EVENT_CHARS = 65_536
@@ -58,11 +62,14 @@ class ServiceRequest(HttpRequest):
         admitted: what its head says.
     """
 
-    __slots__ = ("_arrived_s", "_id_header", "_values", "admitted", "id")
+    __slots__ = ("_arrived_s", "_id_header", "_readers", "_values", "admitted", "id")
 
-    def __init__(self, connection: Answerable, received: ClientRequest, request_id: str) -> None:
+    def __init__(
+        self, connection: Answerable, received: ClientRequest, request_id: str, readers: BodyReaders
+    ) -> None:
         self.admitted: Admitted = received.found
         super().__init__(connection, received, self.admitted.query)
+        self._readers = readers
         self.id = request_id
         self.parts = self.admitted.parts
         self._id_header = (b"x-request-id", request_id.encode())
@@ -75,6 +82,23 @@ class ServiceRequest(HttpRequest):
         tenant = self.admitted.tenant
         assert tenant is not None, "the route needs a key"
         return tenant
+
+    async def read(self, read: Callable[[bytes], T]) -> T:
+        """Return what a function makes of the body: of a large one, in another process.
+
+        Args:
+            read: function that can be pickled, with a result that can be.
+
+        Raises:
+            Refused: reading takes too much time or memory.
+            ClientLeft: the client has left before.
+            Exception: what `read` raises.
+        """
+        if self.num_body <= LARGE_BYTES:
+            return read(await self.body())
+        received = self._received
+        reading = self._readers.read(self.num_body, lambda: received.body, read, self.tenant.name)
+        return await self.unless_left(reading)
 
     def claim(self, num_tokens: float) -> Callable[[], None]:
         """Count the request as running, and spend the tokens that it may take; return what ends that. One

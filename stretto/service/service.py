@@ -124,6 +124,8 @@ class Service:
         self._server = HttpServer(
             self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
         )
+        if self.pool is not None:
+            self.app.readers = self.pool.front.readers
         if self._state is not None:
             store = await asyncio.to_thread(BatchStore, self._state)
             self._batches = BatchRunner(
@@ -151,6 +153,8 @@ class Service:
             self._server.close()
         if self._batches is not None:
             await self._batches.__aexit__()
+        if self.pool is None:  # else they are the pool's
+            self.app.readers.close()
         await self.apps.__aexit__(kind, error, traceback)
 
     async def drain(self) -> None:

@@ -74,7 +74,7 @@ def has_many_items(values: Collection[object]) -> bool:
     return _has_more_items(values, _FEW_ITEMS)
 
 
-def check_num_items(values: Collection[object], where: str) -> None:
+def check_item_counts(values: Collection[object], where: str) -> None:
     """Check that values of JSON have not so many items, at all depths, that reading them blocks others.
 
     It takes time in proportion to the limit, and not to the values.

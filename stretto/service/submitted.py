@@ -18,7 +18,7 @@ from stretto.programs.values import checked_value
 from stretto.programs.wire.values import value_from_wire
 from stretto.service.calls import Works
 from stretto.service.schema import CallBody, Placeholder, SubmitBody
-from stretto.service.sizes import check_num_items, has_many_items, num_bytes
+from stretto.service.sizes import check_item_counts, has_many_items, num_bytes
 from stretto.service.tenants import Tenant
 
 _CHARS_PER_TOKEN = 4
@@ -58,14 +58,14 @@ def read_value(value: object, where: str) -> ReadValue:
         Refused: it has too many items.
         UserError: it cannot be used.
     """
-    check_num_items((value,), where)
+    check_item_counts((value,), where)
     found = checked_value(value_from_wire(value), where)
     return ReadValue(found, num_bytes(found))
 
 
 def read_values(values: Mapping[str, object]) -> dict[str, ReadValue]:
     """Return values of JSON as values of variables. Raises as `read_value`; their items count together."""
-    check_num_items(values.values(), "values")
+    check_item_counts(values.values(), "values")
     return {name: read_value(value, f"the variable {name!r}") for name, value in values.items()}
 
 
@@ -132,7 +132,7 @@ def _call(body: CallBody, work: Work, tenant: Tenant, new_name: Callable[[str], 
     inputs: dict[str, str | None] = {}
     outputs: dict[str, str] = {}
     constants: dict[str, object] = {}
-    check_num_items([one.value for one in body.placeholders], "placeholders")
+    check_item_counts([one.value for one in body.placeholders], "placeholders")
     for one in body.placeholders:
         if one.in_out:
             outputs[one.name] = _output(one, new_name)

@@ -23,7 +23,7 @@ from stretto.model.errors import BadReply, BadServer, EngineUnavailable, Stretto
 _MAX_REASON_CHARS = 500
 _PASSING_TYPES = ("server_error", "internal_server_error", "overloaded_error", "rate_limit_error", "timeout")
 """Types of errors that are temporary, where a server reports no status."""
-_REFUSING_ALL = (401, 403, 404, 405)
+REFUSING_ALL = (401, 403, 404, 405)
 """Statuses of errors that are the server's fault and not that of one request."""
 
 
@@ -194,7 +194,7 @@ def raise_for_event(event: Mapping[str, Any]) -> None:
     status = _status(record)
     if is_passing(status) if status is not None else record.get("type") in _PASSING_TYPES:
         raise EngineUnavailable(message)
-    raise BadServer(message) if status in _REFUSING_ALL else BadReply(message)
+    raise BadServer(message) if status in REFUSING_ALL else BadReply(message)
 
 
 def _status(problem: Mapping[str, Any]) -> int | None:

@@ -26,6 +26,8 @@ _ECHOED: Mapping[str, object] = {
     "user": None,
 }
 """Fields of a request that stand in its response, and what stands there without them."""
+ECHOED = (*_ECHOED, "service_tier")
+"""Fields of a request that its response needs."""
 _CUT: Mapping[str, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is incomplete, by how its text has ended."""
 
@@ -36,7 +38,7 @@ class ResponseReply:
     Args:
         request_id: id of the request, part of the response's id.
         model: name of the model, as the request has it.
-        body: the request.
+        body: the request, or those of its fields that `ECHOED` names.
     """
 
     last = b""

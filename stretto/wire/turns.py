@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 from stretto.cluster.recognition.fingerprints import (
     LEAST_ANSWER,
     MODEL,
+    MOST_TURNS,
     ChatPrint,
     PromptPrint,
     TextPrint,
@@ -49,8 +51,8 @@ def read_prompt(path: str, fields: Mapping[str, Any], tenant: str) -> PromptPrin
         messages = [{"role": "user", "content": messages}]
     if api not in ("completions", "responses", "messages") or not isinstance(messages, list):
         return None
-    turns = list(_turns(messages))
-    is_small = sum(len(text) for _, text in turns) <= _MOST_TEXT
+    turns = list(islice(_turns(messages), MOST_TURNS + 1))
+    is_small = len(turns) <= MOST_TURNS and sum(len(text) for _, text in turns) <= _MOST_TEXT
     return ChatPrint(tenant, turns) if turns and is_small else None
 
 

@@ -15,7 +15,7 @@ import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
-from stretto.cli.ask.saved_answers import answer_entry, saved_in
+from stretto.cli.ask.saved_answers import saved_answer_entry, saved_in
 from stretto.model.errors import JournalError
 from stretto.model.values import Chunk, Hit, Mark
 from stretto.runtime.journal.file import JournalFile
@@ -33,7 +33,7 @@ def questions(tmp_path: Path) -> Path:
 
 def test_sources_are_saved_with_their_sections() -> None:
     marked = Hit(Chunk("a.pdf", 0, "one two", None, 1, marks=(Mark(3, None, 2),)), 0.5)
-    entry = answer_entry(3, "Which?", {"answer": "yes", "sources": [marked]})
+    entry = saved_answer_entry(3, "Which?", {"answer": "yes", "sources": [marked]})
     read = JournalEntry(entry.key, json.loads(json.dumps(entry.value)))
     assert saved_in([read], ["", "Which?"]) == {1: ({"answer": "yes", "sources": [marked]}, None)}
 

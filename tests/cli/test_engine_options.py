@@ -158,7 +158,17 @@ def test_the_file_of_the_page_on_engines_runs(
         file = tmp_path / "engines.toml"
         file.write_text(text)
         ended = stretto(
-            "ask", "--questions", questions, "--docs", doc, "--engines", file, "--json", *ONE_SHOT
+            "ask",
+            "--questions",
+            questions,
+            "--docs",
+            doc,
+            "--engines",
+            file,
+            "--json",
+            *ONE_SHOT,
+            "--set",
+            "synthesis.max_tokens=16",
         )
     assert ended.code == 0, ended.err
     answers = [json.loads(line)["answer"] for line in ended.out.splitlines()]
@@ -331,11 +341,11 @@ profile = {{ max_efficient_batch = 5 }}
         ),
         (
             TWO_SERVERS.replace("memory_share", "memory"),
-            r"14: unknown key 'memory'; known keys: model, .* grace_s",
+            r"14: unknown key 'memory'; did you mean memory_share\?; known keys: model, .* grace_s",
         ),
         (
             LLM + STAND_IN + 'sort = "fast"\n',
-            r"9: unknown key 'sort'; known keys: engine, executable, config",
+            r"9: unknown key 'sort'; did you mean port\?; known keys: engine, executable, config",
         ),
         (LLM + STAND_IN + "[engines]\n", r"9: unknown table or key 'engines'; there are \[\[engine\]\]"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 
@@ -123,3 +124,13 @@ def test_ties_do_not_depend_on_the_order_of_sets() -> None:
         assert (
             subprocess.check_output([sys.executable, "-c", code], text=True, env=environment) == "pages 1–2\n"
         )
+
+
+def test_a_long_question_costs_no_list_of_its_words() -> None:
+    chunk = Chunk("a.txt", 0, "Some words of a passage.")
+    question = "words " * 200_000
+    tracemalloc.start()
+    cite(chunk, "words", question)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(question)

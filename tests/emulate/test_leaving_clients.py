@@ -40,9 +40,9 @@ def test_a_text_whose_client_leaves_before_its_batch_begins_waits_no_longer() ->
     fleet = check_fleet(WantedFleet(("RTX-3090",), (server,), speed=0.001))
     with emulating(fleet) as (url,):
 
-        def num_waiting() -> float:
+        def num_of(kind: str) -> float:
             lines = httpx.get(f"{url}/metrics").text.splitlines()
-            (line,) = [line for line in lines if line.startswith("vllm:num_requests_waiting{")]
+            (line,) = [line for line in lines if line.startswith(f"vllm:num_requests_{kind}{{")]
             return float(line.split()[-1])
 
         def embed(patience_s: float) -> None:
@@ -51,14 +51,15 @@ def test_a_text_whose_client_leaves_before_its_batch_begins_waits_no_longer() ->
 
         first = Thread(target=embed, args=(4.0,))
         first.start()
-        time.sleep(0.5)
+        deadline_s = time.monotonic() + 100
+        while num_of("running") != 1:
+            assert time.monotonic() < deadline_s
         second = Thread(target=embed, args=(1.0,))
         second.start()
-        deadline_s = time.monotonic() + 100
-        while num_waiting() != 1:
+        while num_of("waiting") != 1:
             assert time.monotonic() < deadline_s
         second.join()
-        while num_waiting() != 0:
+        while num_of("waiting") != 0:
             assert time.monotonic() < deadline_s
         first.join()
 

@@ -97,7 +97,7 @@ def test_a_file_with_the_peak_figures_of_another_gpu(tmp_path: Path) -> None:
     (cost,) = costs_by_tp(model, machine, 2048).values()
     assert cost.is_estimated
     measured = load_preset("A100-80G")
-    assert machine.costs.step_terms(model) == measured.shared[1]
+    assert machine.costs.step_numbers(model) == measured.shared[1]
 
 
 def test_a_file_with_measured_costs_beside_it(tmp_path: Path) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from support.planned_runs import APP, PLAN, run_requests
 
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.presets import load_output_lengths
+from stretto.model.deployment import Replica
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import execute
@@ -17,6 +21,10 @@ from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
+from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.calls import CallBook
+from stretto.planner.running.request_store import stored
+from stretto.planner.running.run import PlanJob, run_job
 
 FAST = ("max_heuristic", "min_heuristic", "samullm_greedy")
 A, B, C = "vicuna-13b-v1.5", "mpt-7b-chat", "chatglm3-6b"
@@ -87,3 +95,17 @@ def test_no_plan_is_shorter_than_the_bound(nodes: list[ModelNode], num: int) -> 
         execute(some, make(times), some.draw(0)).makespan_s for make in map(PLANNERS.__getitem__, FAST)
     )
     assert 0.4 * took_s < bound_s <= took_s
+
+
+def test_lengths_of_answers_are_counted_by_node_where_nodes_share_servers(tmp_path: Path) -> None:
+    watch = AnswersWatch()
+    fake = Replica(FakeLLM, FakeLLMConfig())
+    files = (tmp_path / name for name in ("out", "failed", "journal"))
+    requests = stored(run_requests(6))
+    run_job(
+        PlanJob(APP, requests, "fake", lambda book: PLAN, lambda _: fake, *files, observers=(watch,)),
+        lambda num_ended, num_left: None,
+    )
+    counts = {node: sum(lengths.values()) for node, lengths in watch.lengths.items()}
+    assert counts == CallBook(APP, requests).num_left
+    assert not any(watch.running(node) for node in counts)

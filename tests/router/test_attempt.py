@@ -94,7 +94,7 @@ def test_the_rest_of_an_answer_is_not_read_before_the_client_reads_on(is_open: b
             router_state,
             router_state.act,
             router_state.ended,
-            router_state.threads,
+            router_state.readers,
         )
         exchange.pause()
         exchange.send(Send(0, 1, Choice(1)), connections)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -13,7 +14,16 @@ from support.routing import STREAM, WHOLE, Routing, routing, run, until
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.router.messages import Hedge, Refuse, RoutedRequest, Send, Ticket, WorkerUsage
+from stretto.router.messages import (
+    Hedge,
+    Refuse,
+    RoutedRequest,
+    RouterAction,
+    Send,
+    TakeHedge,
+    Ticket,
+    WorkerUsage,
+)
 from stretto.router.prompts import read_request
 from stretto.router.router_state import RouterState
 
@@ -69,7 +79,7 @@ def test_a_straggler_is_sent_to_another_worker_once() -> None:
 def test_the_second_attempt_takes_the_place_of_the_first() -> None:
     state = practised(state_of())
     ticket, hedge = slow(state)
-    state.hedge_won(ticket, hedge.send.ticket, 1006.0)
+    assert state.hedge_won(ticket, 1006.0) == [TakeHedge(ticket)]
     state.check_invariants()
     assert state.num_running(1 - hedge.send.worker) == 0
     assert state.num_running(hedge.send.worker) == 1
@@ -89,13 +99,41 @@ def test_a_second_attempt_that_fails_is_not_repeated() -> None:
     assert state.num_clients == 0
 
 
-def test_a_failure_of_the_first_attempt_leaves_the_second() -> None:
-    state = practised(state_of())
+def failed(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
+    return state.failed(ticket, "it closed", 1006.0)
+
+
+def not_reached(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
+    return state.failed(ticket, "no connection", 1006.0, was_sent=False)
+
+
+def found_dead(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
+    return [action for _ in range(3) for action in state.check_failed(worker, "no connection", 1006.0)]
+
+
+def removed(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
+    return state.remove(worker, 1006.0)
+
+
+def refused(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
+    return state.refused(ticket, 503, 1006.0)
+
+
+@pytest.mark.parametrize("fail", [failed, not_reached, found_dead, removed, refused])
+@pytest.mark.parametrize("max_attempts", [1, 3])
+def test_the_second_attempt_takes_the_place_of_a_first_that_fails(
+    fail: Callable[[RouterState, Ticket, int], list[RouterAction]], max_attempts: int
+) -> None:
+    """Waiting for another worker, the first one would be refused after `max_wait_s`."""
+    state = practised(state_of(num_slots=1, max_attempts=max_attempts, max_wait_s=30.0))
     ticket, hedge = slow(state)
-    state.hedge_won(ticket, hedge.send.ticket, 1006.0, "it closed")
+    actions = fail(state, ticket, 1 - hedge.send.worker)
+    assert [type(one) for one in actions if isinstance(one, Send | TakeHedge | Refuse)] == [TakeHedge]
     state.check_invariants()
-    assert [worker.state for worker in state.workers()].count("suspect") == 1
-    state.answered(ticket, 200, WorkerUsage(), 1007.0)
+    assert not [one for one in state.expire(1100.0) if isinstance(one, Refuse)]
+    assert state.num_running(hedge.send.worker) == state.num_clients == 1
+    state.answered(ticket, 200, WorkerUsage(), 1107.0)
+    state.check_invariants()
     assert state.num_clients == 0
 
 
@@ -105,7 +143,7 @@ def test_an_answer_that_refuses_the_first_attempt_counts_as_any_other(status: in
     state = practised(state_of())
     ticket, hedge = slow(state)
     slow_worker = 1 - hedge.send.worker
-    state.hedge_won(ticket, hedge.send.ticket, 1006.0, f"status {status}", status=status, retry_after_s=7.0)
+    state.refused(ticket, status, 1006.0, retry_after_s=7.0)
     state.check_invariants()
     worker = state.worker(slow_worker)
     assert worker is not None
@@ -117,38 +155,11 @@ def test_an_answer_that_refuses_the_first_attempt_counts_as_any_other(status: in
     assert state.num_clients == 0
 
 
-def test_a_request_has_one_second_attempt_at_a_time() -> None:
-    """The first attempt may fail and be repeated while the second one runs."""
-    state = practised(state_of(4))
-    ticket, hedge = slow(state)
-    actions = state.failed(ticket, "no connection", 1006.0, was_sent=False)
-    assert [one.ticket for one in actions if isinstance(one, Send)] == [ticket]
-    state.check_invariants()
-    assert hedges(state, 1100.0) == []
-    state.left(hedge.send.ticket, 1101.0)
-    state.check_invariants()
-    state.failed(ticket, "no connection", 1102.0, was_sent=False)
-    assert len(hedges(state, 1200.0)) == 1
-
-
 def test_what_has_a_head_is_not_sent_again() -> None:
     state = practised(state_of())
     ticket, _ = state.arrive(REQUEST, 1000.0)
     state.head_came(ticket)
     assert hedges(state, 1100.0) == []
-
-
-def test_the_second_attempt_may_win_while_the_first_waits_again() -> None:
-    state = practised(state_of(2, num_slots=1))
-    ticket, hedge = slow(state)
-    state.arrive(REQUEST, 1005.5)
-    assert state.num_waiting == 1
-    state.failed(ticket, "no connection", 1006.0)
-    state.check_invariants()
-    state.hedge_won(ticket, hedge.send.ticket, 1007.0)
-    state.check_invariants()
-    state.answered(ticket, 200, WorkerUsage(100, 100), 1008.0)
-    state.check_invariants()
 
 
 def test_a_removed_worker_ends_the_second_attempt_alone() -> None:
@@ -295,9 +306,7 @@ def test_a_client_that_leaves_ends_both_attempts() -> None:
     run(main())
 
 
-def test_a_request_that_ends_takes_its_second_attempt_along_though_both_are_at_one_worker() -> None:
-    """The first attempt may be repeated where the second one runs; then that worker is removed."""
-
+def test_a_request_is_left_when_both_of_its_workers_are_removed() -> None:
     async def main() -> None:
         settings: dict[str, Any] = {"placement": "round_robin", "hedge_share": 1.0, "max_attempts": 2}
         async with routing("well", "well", **settings) as at:
@@ -307,7 +316,7 @@ def test_a_request_that_ends_takes_its_second_attempt_along_though_both_are_at_o
             asked = asyncio.create_task(at.ask(stream=True))
             await until(lambda: at.router_state.num_clients == 2)
             at.router.front.remove(hangs, monotonic())
-            await until(lambda: at.router_state.num_running(second) == 2)
+            await until(lambda: at.router_state.num_clients == 1)
             at.router.front.remove(second, monotonic())
             assert (await asked).status_code in (502, 503)
             assert at.router_state.num_clients == 0

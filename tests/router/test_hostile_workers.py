@@ -213,6 +213,7 @@ class Raw:
         self.status, self.headers, self.reason, self.key = status, headers, reason, key
         self.models: Any = {"data": [{"id": "m"}]} if models is None else models
         self.models_status = 200
+        self.lacks_version = False
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.url = ""
 
@@ -235,6 +236,8 @@ class Raw:
             if is_probe:
                 status, body = self.models_status, json.dumps(self.models).encode()
                 more, reason = b"", b"X"
+            if self.lacks_version and "/v1/" in path:
+                status = 404
             if self.key and headers.get("authorization") != f"Bearer {self.key}" and "/health" not in path:
                 status, body = 401, b"{}"
             writer.write(
@@ -345,6 +348,23 @@ def test_a_url_of_a_worker_may_have_any_form_that_an_engine_takes(path: str, pre
         assert f"{prefix}/models{mark}" in [path for path, _ in server.asked]
         joined = f"{query}&x=1" if query else "x=1"
         assert f"{prefix}/chat/completions?{joined}" in [path for path, _ in server.asked]
+        server.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("models", [(), ("m",)])
+@pytest.mark.parametrize("path", ["/api", "/some/path/", "/openai?api-version=1"])
+def test_a_worker_may_have_its_api_without_a_version(path: str, models: tuple[str, ...]) -> None:
+    async def main() -> None:
+        server = Raw()
+        server.lacks_version = True
+        await server.open()
+        config = WorkerConfig(url=server.url + path, models=models)
+        async with _workers(config) as router, _client(router) as client:
+            for _ in range(2):
+                reply = await client.post("/v1/chat/completions", json={"model": "m", "messages": []})
+                assert reply.status_code == 200
         server.close()
 
     run(main())

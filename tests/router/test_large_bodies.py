@@ -1,20 +1,26 @@
-"""Large bodies of clients and workers are read by threads, not by the event loop that serves all others."""
+"""Large bodies of clients and workers are read beside the event loop that serves all others."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from support.routing import STREAM, WHOLE, Routing, routing, run, until
+from support.routing import PATIENCE_S, STREAM, WHOLE, Routing, routing, run, until
 
+from stretto.http import body_readers
+from stretto.http.body_readers import LARGE_BYTES, BodyReaders
+from stretto.http.refusals import Refused
+from stretto.model.child_process import ChildProcess
 from stretto.router import front as front_module
 from stretto.router import health, own_routes, prompts, resumption
-from stretto.router.reading_threads import LARGE_BYTES, Reading, ReadingThreads
+from stretto.router.messages import RoutedRequest
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LARGE = 2 * LARGE_BYTES
@@ -34,18 +40,20 @@ def note_threads(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> lis
 
 
 @pytest.mark.parametrize("num_bytes", [100, LARGE, 3_000_000])
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_large_body_is_read_beside_the_event_loop(
-    num_bytes: int, stream: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads = note_threads(monkeypatch, front_module, "read_request")
+def test_a_large_body_is_read_by_another_process(num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    ask = ChildProcess.ask
+    monkeypatch.setattr(
+        ChildProcess, "ask", lambda self, head, body: (asked.append(len(body)), ask(self, head, body))[1]
+    )
 
     async def main() -> None:
         async with routing("well") as at:
-            reply = await at.ask(prompt="x" * num_bytes, stream=stream)
-            assert reply.content == (STREAM if stream else WHOLE)
+            for stream in (False, True):
+                reply = await at.ask(prompt="x" * num_bytes, stream=stream)
+                assert reply.content == (STREAM if stream else WHOLE)
             assert len(json.loads(at.servers[0].asked[0].body)["prompt"]) == num_bytes
-        assert reads == [num_bytes <= LARGE_BYTES]
+        assert len(asked) == (0 if num_bytes <= LARGE_BYTES else 2)
 
     run(main())
 
@@ -71,57 +79,96 @@ def test_a_large_body_that_is_wrong_is_refused_and_the_connection_goes_on(body: 
     run(main())
 
 
+def bug(path: str, content_type: str, body: bytes, **_: object) -> RoutedRequest:
+    raise ZeroDivisionError
+
+
 def test_a_bug_in_reading_a_large_body_is_answered_with_500(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(front_module, "read_request", fail)
+    monkeypatch.setattr(front_module, "read_request", bug)
 
     async def main() -> None:
         async with routing("well") as at:
-            reply = await at.ask(prompt="x" * LARGE)
-            assert reply.status_code == 500
+            assert (await at.ask(prompt="x" * LARGE)).status_code == 500
 
     run(main())
     assert "ZeroDivisionError" in caplog.text
+
+
+def endless(body: bytes) -> None:
+    while True:
+        pass
+
+
+def vast(body: bytes) -> int:
+    return len(bytearray(2 * body_readers.MEMORY_BYTES))
+
+
+def deadly(body: bytes) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("read", [endless, vast, deadly])
+def test_a_body_that_takes_too_much_is_refused_and_the_next_one_is_read(
+    read: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_readers, "READ_S", 2.0 if read is endless else PATIENCE_S)
+
+    async def main() -> None:
+        readers = BodyReaders()
+        with pytest.raises(Refused, match="the body") as raised:
+            await readers.read(LARGE, lambda: b"x", read)
+        assert raised.value.status == 413
+        if read is not endless:
+            assert await readers.read(LARGE, lambda: b"x", len) == 1
+        readers.close()
+
+    asyncio.run(main())
+
+
+def test_owners_of_bodies_take_turns() -> None:
+    async def main() -> None:
+        readers, begun = BodyReaders(), []
+
+        def content(owner: str) -> bytes:
+            begun.append(owner)
+            return b"x"
+
+        reads = [
+            asyncio.create_task(readers.read(LARGE, lambda owner=owner: content(owner), len, owner))
+            for owner in ("one", "one", "one", "two")
+        ]
+        await asyncio.gather(*reads)
+        readers.close()
+        assert begun == ["one", "one", "two", "one"]
+
+    asyncio.run(main())
 
 
 def hold_threads(at: Routing) -> threading.Event:
     """Keep the router's threads busy until the event is set."""
     go_on = threading.Event()
     for num_bytes in (LARGE, 3_000_000):
-        at.router.front.threads.run(num_bytes, go_on.wait)
+        at.router.front.readers.run(num_bytes, go_on.wait)
     return go_on
 
 
 @pytest.mark.parametrize("num_bytes", [LARGE, 3_000_000])
-def test_a_client_that_leaves_while_its_body_waits_to_be_read_leaves_nothing(
-    num_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads = note_threads(monkeypatch, front_module, "read_request")
-
+def test_a_client_that_leaves_while_its_body_waits_to_be_read_leaves_nothing(num_bytes: int) -> None:
     async def main() -> None:
         async with routing("well") as at:
             go_on = hold_threads(at)
-            begun: list[Any] = []
-            look = at.router.front.threads.run
-            monkeypatch.setattr(
-                at.router.front.threads, "run", lambda num, work: (begun.append(work), look(num, work))[1]
-            )
             _, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
             body = b'{"prompt":"%b"}' % (b"x" * num_bytes)
             writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            await until(lambda: bool(begun))
+            await until(lambda: at.router.front.budget.num_held >= num_bytes)
             writer.close()
             await until(lambda: not at.router.front.server.connections)
             assert at.router.front.budget.num_held == 0
-            assert isinstance(begun[0], Reading)
-            assert begun[0]._work is None, "nothing holds the body any more"
             go_on.set()
             assert (await at.ask(prompt="x" * num_bytes)).content == WHOLE
-            assert len(reads) == len(at.servers[0].asked) == 1
+            assert len(at.servers[0].asked) == 1
 
     run(main())
 
@@ -142,12 +189,12 @@ def test_small_requests_are_answered_while_large_bodies_wait_to_be_read() -> Non
 
 def test_a_body_of_moderate_size_does_not_wait_for_a_huge_one() -> None:
     async def main() -> None:
-        threads, go_on = ReadingThreads(), threading.Event()
-        huge = threads.run(3_000_000, go_on.wait)
-        assert await threads.run(LARGE, lambda: "read") == "read"
+        readers, go_on = BodyReaders(), threading.Event()
+        huge = readers.run(3_000_000, go_on.wait)
+        assert await readers.run(LARGE, lambda: "read") == "read"
         go_on.set()
         assert await huge
-        threads.close()
+        readers.close()
 
     run(main())
 

@@ -74,6 +74,40 @@ def test_of_an_unknown_kind_the_attained_service_counts() -> None:
     assert ledger.index_s("unknown", 0.1) == 0.1
 
 
+def test_long_silences_of_one_kind_do_not_keep_another_from_being_learned() -> None:
+    """Questions of one query were learned when they had been silent for longer than agents ever are."""
+    ledger = account()
+    run_turns(ledger, "agent", 1, 0.0)
+    ledger.arrived(turn(1, "agent"), 10, 100.0)  # a silence of 100 s
+    for number in range(6):
+        record = QueryRecord(arrival_s=0.0, program=f"question {number}", kind="rag")
+        request = llm_request(f"q{number}", "turn", 110, decode=Decode(10), record=record)
+        ledger.arrived(request, 10, 101.0 + 20.0 * number)
+        ledger.answered(request, Usage(110, 0, 10), 10, 102.0 + 20.0 * number)
+        ledger.query_ended(f"q{number}")
+        ledger.check_invariants()
+    assert {row.kind for row in ledger.learned.rows()} == {"rag"}
+
+
+def test_programs_whose_kind_ends_with_the_first_query_are_not_expected_to_go_on() -> None:
+    """A named program of one query had at least the work of all of it as its index, also at its end."""
+    ledger = account()
+    for number in range(8):
+        run_turns(ledger, f"one {number}", 1, number)
+        ledger.query_ended(f"one {number}/0")
+        ledger.program_ended(f"one {number}")
+    ledger.arrived(turn(0, "new"), 10, 20.0)
+    assert ledger.index_s(("", "new"), 0.001) < 10 * OUTPUT_S
+    ledger.arrived(turn(1, "new"), 10, 21.0)
+    assert ledger.index_s(("", "new"), 0.001) >= 20 * OUTPUT_S, "it has gone on"
+    run_turns(ledger, "two", 2, 22.0)
+    for number in range(2):
+        ledger.query_ended(f"two/{number}")
+    ledger.program_ended("two")
+    ledger.arrived(turn(0, "later"), 10, 30.0)
+    assert ledger.index_s(("", "later"), 0.001) >= 10 * OUTPUT_S
+
+
 def test_a_program_whose_end_is_not_said_ends_by_its_silence() -> None:
     ledger = account()
     for number in range(6):
@@ -81,7 +115,9 @@ def test_a_program_whose_end_is_not_said_ends_by_its_silence() -> None:
     assert not list(ledger.learned.rows())
     for number in range(8):
         ledger.arrived(
-            batch_request(f"other {number}", "e", "x", record=QueryRecord(arrival_s=99.0)), 0, 99.0
+            batch_request(f"other {number}", "e", "x", record=QueryRecord(arrival_s=99.0, kind="agent")),
+            0,
+            99.0,
         )
     assert ledger.find(("", "agent 0")) is None
     rows = [row for row in ledger.learned.rows() if row.kind == "agent"]

@@ -10,7 +10,7 @@ from stretto.model.errors import BadReply
 from stretto.model.foreign import MAX_DEPTH, are_flat, check_nesting
 from stretto.model.values import ABSENT, Chunk, Failure
 from stretto.sched.queries.request import StepRequest
-from stretto.sched.queries.results import completed
+from stretto.sched.queries.results import completed_value
 from stretto.sched.queries.session import SessionMachine
 
 TEXT = """
@@ -29,7 +29,7 @@ def lines_of(num_items: int) -> int:
     (request,) = begun(["text"] * num_items)[1]
     vectors = [(0.5, 0.5)] * num_items
     return num_lines(lambda: begun(["text"] * num_items)) + num_lines(
-        lambda: completed(request, 0, num_items, vectors)
+        lambda: completed_value(request, 0, num_items, vectors)
     )
 
 
@@ -58,7 +58,7 @@ def test_of_many_items_only_the_endless_one_fails() -> None:
     endless: list[object] = []
     endless.append(endless)
     (request,) = begun(["text"] * 4)[1]
-    results = completed(request, 0, 4, [[1.0], endless, [2.0], [[3.0]]]).results
+    results = completed_value(request, 0, 4, [[1.0], endless, [2.0], [[3.0]]]).results
     assert [isinstance(result, Failure) for result in results] == [False, True, False, False]
     with pytest.raises(BadReply, match=f"more than {MAX_DEPTH} deep"):
         check_nesting(endless)

@@ -99,3 +99,10 @@ def test_many_readings_of_a_pattern_leave_it_whole() -> None:
         assert read_as(Annotated[str, Meta(pattern="^a")], "a") == "a"  # type: ignore[arg-type]
         with pytest.raises(ValueProblem):
             read_as(Annotated[str, Meta(pattern="^a")], "b")  # type: ignore[arg-type]
+
+
+def test_a_path_or_a_text_is_read_as_the_text() -> None:
+    kind: Any = str | Path
+    assert read_as(kind, "a/b") == "a/b"
+    with pytest.raises(ValueProblem, match="must be a text, got 3"):
+        read_as(kind, 3)

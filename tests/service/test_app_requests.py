@@ -304,7 +304,7 @@ def test_sources_quote_what_supports_the_answer() -> None:
 FILE = """
 from stretto.apps import naive_rag
 from beside import SIZE
-from stretto.apps.components.rag import MODES
+from stretto.apps.components.synthesis import MODES
 
 rag = naive_rag()
 

@@ -259,6 +259,6 @@ def test_a_service_that_is_started_again_goes_on(tmp_path: Path) -> None:
             done = ended(client, batch.id)
             assert (done.status, done.request_counts.completed) == ("completed", 30)
             assert len(lines_of(client, done.output_file_id)) == 30
-        assert not list((tmp_path / "state" / "answers").iterdir())
+            wait_until(lambda: not list((tmp_path / "state" / "answers").iterdir()))
         assert not list((tmp_path / "state" / "files").glob("*.part"))
         assert sum(asked.prompt == "q0" for asked in worker.asked) == 1

@@ -159,4 +159,4 @@ def test_the_parser_of_a_caller_that_is_cancelled_is_killed() -> None:
 
 
 def process_of(parser: ParserProcess) -> object:
-    return parser._process
+    return parser._process._process

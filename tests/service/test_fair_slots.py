@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from stretto.service.apps.fair_slots import FairSlots, FairTurns
+from stretto.http.fair_slots import FairSlots, FairTurns
 
 
 def test_a_newcomer_finds_a_slot_at_once() -> None:

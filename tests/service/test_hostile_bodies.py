@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from support.loop_slices import loop_slices
 from support.programs import Desk, desk_llm
 from support.services import served
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
+from checks.attacks.loop_slices import loop_slices
 from stretto.apps import naive_rag
 from stretto.engines.catalogue import transforms_engine
 from stretto.http.refusals import Refused

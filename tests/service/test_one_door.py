@@ -24,7 +24,7 @@ from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import WaitingPicture
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
-from stretto.service.pool.door import with_model
+from stretto.service.pool.door import places_of_model, with_model
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.service import Service
 
@@ -45,6 +45,16 @@ def tell(topic: P.SemanticVariable) -> None:
 
 def chat(text: str, **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": text}], **more}
+
+
+TENANTS = ServiceConfig(
+    port=0,
+    tenant=(
+        TenantConfig(name="one", keys=("a",)),
+        TenantConfig(name="two", keys=("b",)),
+        TenantConfig(name="three", keys=("c",), limits=Limits(tokens_per_minute=100, output_tokens=80)),
+    ),
+)
 
 
 @dataclass
@@ -408,14 +418,52 @@ def test_an_app_leaves_a_worker_that_breaks_off_all_its_answers_for_a_busy_one()
         assert sum(worker.prompts.count("lost") for worker in at.workers) == 3
 
 
-TENANTS = ServiceConfig(
-    port=0,
-    tenant=(
-        TenantConfig(name="one", keys=("a",)),
-        TenantConfig(name="two", keys=("b",)),
-        TenantConfig(name="three", keys=("c",), limits=Limits(tokens_per_minute=100, output_tokens=80)),
-    ),
-)
+@pytest.mark.parametrize("refusal", [404, 401])
+@pytest.mark.parametrize("is_inside", [True, False], ids=["in a stream", "as a status"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_app_leaves_a_worker_that_refuses_whoever_asks(
+    refusal: int, is_inside: bool, stream: bool
+) -> None:
+    """The first worker breaks off its answer, the second one refuses, as if it had another model now."""
+    with door(num_workers=3, num_slots=8) as at:
+        cutting, refusing, busy = at.workers
+        held = [at.post(CHAT, chat(f"held {number}")) for number in range(9)]
+        until(lambda: sum(len(worker.asked) for worker in at.workers) == len(held))
+        for worker in (cutting, refusing):
+            worker.is_open = True
+        until(lambda: sum(one.done() for one in held) == len(cutting.asked) + len(refusing.asked))
+        cutting.errs = True
+        refusing.errs, refusing.error_code = is_inside, refusal
+        refusing.status = 200 if is_inside else refusal
+        answer = at.post(QUERY, query("hi", stream=stream))
+        until(lambda: answer.done() or "hi" in busy.prompts)
+        busy.is_open = True
+        assert '"reply":"to hi"' in answer.result().text.replace(" ", "").replace("tohi", "to hi")
+        assert all(worker.prompts.count("hi") <= 1 for worker in at.workers)
+
+
+def test_what_all_workers_refuse_fails_after_each_has_refused_it_once() -> None:
+    with door(num_workers=3) as at:
+        for worker in at.workers:
+            worker.is_open, worker.status = True, 404
+        lost = at.http.post(QUERY, json=query("lost"))
+        assert lost.status_code == 502
+        assert [worker.prompts.count("lost") for worker in at.workers] == [1, 1, 1]
+
+
+def test_tenants_share_the_requests_that_may_wait() -> None:
+    with door(num_slots=1, max_waiting=4, config=TENANTS) as at:
+        greedy = [at.post(CHAT, chat(f"one {number}"), "a") for number in range(5)]
+        at.wait_for_waiting(4)
+        assert at.post(CHAT, chat("one too many"), "a").result().status_code == 429
+        others = []
+        for number in range(2):
+            others.append(at.post(CHAT, chat(f"two {number}"), "b"))
+            until(lambda number=number: sum(one.done() for one in greedy) == number + 1)
+        assert at.post(CHAT, chat("two too many"), "b").result().status_code == 429
+        at.workers[0].is_open = True
+        assert sorted(one.result().status_code for one in greedy) == [200, 200, 200, 429, 429]
+        assert [one.result().status_code for one in others] == [200, 200]
 
 
 def test_keys_and_limits_hold_for_plain_traffic() -> None:
@@ -484,8 +532,10 @@ def test_all_answers_of_a_request_are_spent(path: str, more: dict[str, Any]) -> 
     ],
 )
 def test_no_byte_changes_but_the_name_of_the_engine(sent: bytes, passed_on: bytes) -> None:
-    assert with_model(sent, MODEL) == passed_on % MODEL.encode()
-    assert with_model('{"x": "é"}'.encode("latin-1"), MODEL) is None
+    places = places_of_model(sent)
+    assert places is not None
+    assert with_model(sent, places, MODEL) == passed_on % MODEL.encode()
+    assert places_of_model('{"x": "é"}'.encode("latin-1")) is None
 
 
 def test_the_engine_is_named_in_a_body_that_is_no_strict_json() -> None:

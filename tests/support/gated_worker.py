@@ -40,6 +40,7 @@ class GatedWorker:
         status: status of answers.
         cuts: whether an answer that is streamed is cut after its first event.
         errs: whether an answer that is streamed ends with an error after its first event.
+        error_code: code of that error.
         model: the only model that it has.
     """
 
@@ -50,6 +51,7 @@ class GatedWorker:
         self.status = 200
         self.cuts = False
         self.errs = False
+        self.error_code = 500
         self.model = MODEL
         self._changed = threading.Condition()
         self._num_free = 0
@@ -102,11 +104,12 @@ class GatedWorker:
                 self.send_header("content-type", "text/event-stream")
                 self.send_header("transfer-encoding", "chunked")
                 self.end_headers()
-                error = {"error": {"message": "it fails", "type": "InternalServerError", "code": 500}}
+                error = {"error": {"message": "it fails", "type": "E", "code": worker.error_code}}
                 events = [_events(asked)[0], error] if worker.errs else _events(asked)
-                for event in events[: 1 if worker.cuts else None]:
+                is_cut = worker.cuts
+                for event in events[: 1 if is_cut else None]:
                     self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
-                if worker.cuts:
+                if is_cut:
                     self.close_connection = True
                     self.connection.shutdown(socket.SHUT_RDWR)
                 else:

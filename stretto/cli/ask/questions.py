@@ -14,7 +14,7 @@ from rich.console import Console
 
 from stretto.apps.template import Configuration, Template
 from stretto.cli.ask.answers import PrintedAnswer, Printer
-from stretto.cli.ask.saved_answers import Saved, answer_entry
+from stretto.cli.ask.saved_answers import Saved, saved_answer_entry
 from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
@@ -185,7 +185,7 @@ class Questions:
                     query = await self._submit(runtime, question)
                     saved = await query, _ending(query)
                     if committer is not None:
-                        await committer.save(answer_entry(number, question, *saved))
+                        await committer.save(saved_answer_entry(number, question, *saved))
                 return self.printer.answer(question, *saved)
             except NotSaved:
                 raise

@@ -70,7 +70,9 @@ def _text_of(file: Path | None) -> str:
         raise UserError(f"{file}: {error}") from error
 
 
-def answer_entry(number: int, question: str, outputs: Outputs, ending: Ending | None = None) -> JournalEntry:
+def saved_answer_entry(
+    number: int, question: str, outputs: Outputs, ending: Ending | None = None
+) -> JournalEntry:
     """Return the entry of the answer to a question: outputs of the app's run, and how the answer ended."""
     text, sources = outputs["answer"], outputs["sources"]
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []

@@ -11,7 +11,8 @@ A *key* is a number of 64 bits that depends on the tenant. There are two kinds:
 
 Texts are hashed by Python's own hash, which is keyed by a secret of the process (SipHash). So nobody can make
 two texts with equal keys, and hashing a short text takes a tenth of the time of `hashlib.blake2b`. Anchors,
-which are not so strong, are mixed with such a hash of the tenant.
+which are not so strong, are mixed with such a hash of the tenant. A fingerprint that comes from another
+process is made anew of its texts.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ LEAST_ANSWER = 40
 """Characters from which on an answer is known again wherever it stands."""
 _BLOCK = 1024
 """Characters of a block of a prompt that is one text."""
-_MAX_TURNS = 50_000
+MOST_TURNS = 5000
+"""Turns of a prompt; nothing is made of a longer one, as looking for its programs takes milliseconds."""
 _MOST_POINTS = 2048
 """Points at which an earlier prompt may have ended; of more, the last and some of the first count."""
 _MAX_SEARCHED = 131_072
@@ -78,13 +80,16 @@ class ChatPrint:
     def __init__(self, tenant: str, turns: Sequence[Turn]) -> None:
         key = hash((tenant, "turns"))
         self._points: list[Key] = []
-        for place, turn in enumerate(turns[:_MAX_TURNS]):
+        for place, turn in enumerate(turns):
             if place and turn[0] == MODEL:
                 self._points += (key, _answered(key, turn[1]))
             key = hash((key, turn))
         self.end = Ending(key)
         self._tenant = tenant
         self._turns = turns
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ChatPrint, (self._tenant, self._turns)
 
     def points(self, tails: Tails) -> Iterator[Key]:
         """Yield, longest first, the keys of where an earlier prompt may have ended: with an answer that
@@ -128,6 +133,9 @@ class TextPrint:
         self.end = Ending(key, text[_BLOCK * (len(self._blocks) - 1) :])
         self.task = text
         self._tenant = tenant
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TextPrint, (self._tenant, self.task)
 
     def points(self, tails: Tails) -> Iterator[Key]:
         """Yield, longest first, the keys of where an earlier prompt, with its answer if that is known, may

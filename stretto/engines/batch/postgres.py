@@ -22,7 +22,7 @@ from stretto.engines.batch.postgres_rows import (
     ChunkRow,
     Connection,
     Version,
-    hits_of,
+    found_hits,
     store_rows,
 )
 from stretto.engines.batch.vectors import OWNED
@@ -147,7 +147,7 @@ class PostgresVectors:
 
     def _search(self, applications: Sequence[OpApplication]) -> list[object]:
         with self._session() as connection:
-            return [hits_of(connection, application) for application in applications]
+            return [found_hits(connection, application) for application in applications]
 
     @contextmanager
     def _session(self) -> Iterator[Connection]:

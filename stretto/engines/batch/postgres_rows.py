@@ -168,7 +168,7 @@ def _check_dimensions(connection: Connection, rows: Sequence[ChunkRow]) -> None:
             raise wrong_dimension(len(row.vector), stored[row.collection], row.step)
 
 
-def hits_of(connection: Connection, application: OpApplication) -> list[Hit]:
+def found_hits(connection: Connection, application: OpApplication) -> list[Hit]:
     query, k = vector_at(application, "queries"), num_wanted(application.task)
     rows = connection.execute(_SEARCH, [query, _collection(application), k])
     return [Hit(_chunk(*row[:-1]), -row[-1]) for row in rows]

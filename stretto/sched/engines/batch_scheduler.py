@@ -42,7 +42,7 @@ from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import (
     Report,
     checked_results,
-    completed,
+    completed_value,
     failed,
     is_attempt,
     is_worth_retrying,
@@ -141,7 +141,7 @@ class BatchScheduler:
         except BadReply as error:
             return self._retry_apart(batch, error)
         return [
-            completed(entry.request, lo, hi, results[place])
+            completed_value(entry.request, lo, hi, results[place])
             for place, (entry, lo, hi) in enumerate(batch.parts)
         ]
 

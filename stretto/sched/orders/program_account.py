@@ -7,8 +7,8 @@ account, so that a program counts as one wherever its requests wait.
 Work is counted as expected when it arrives, and as what really ran when it ends: prompt tokens that were not
 cached, and tokens that were generated. What arrives at one instant is one *group*. When a program has ended,
 each of its groups is a sample of what programs of this kind ask for later (`costs/learned_work.py`). Programs
-of several queries need not say that they have ended. One that is silent for much longer than programs have
-been before they went on counts as ended.
+of several queries need not say that they have ended. One that is silent for much longer than programs of its
+kind have been before they went on counts as ended.
 
 The requests of a session are no programs: sessions live long, for several callers.
 """
@@ -33,12 +33,13 @@ NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
 _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
 _MAX_TENANTS = 4096
+_MAX_KINDS = 1024
 _LATER = "later"
 """Mark of the sources of prompts that come when their program has had others, and so may begin like those."""
 _SILENCE_S = 15.0
 """Least seconds of silence after which a program of several queries may count as ended."""
 _SILENCES = 3.0
-"""Multiple of the longest recent silence of a program that went on."""
+"""Multiple of the longest recent silence of a program of the kind that went on."""
 _FORGETS = 0.998
 """Factor by which the longest silence is forgotten with each program that goes on."""
 
@@ -80,9 +81,11 @@ class Program:
     """What one program has asked of an engine.
 
     Attributes:
-        is_open_ended: whether it is several queries, so that it may go on after each of them.
+        is_open_ended: whether it has a name, under which further queries may come.
         is_over: whether its end was said while some of its queries had not ended.
         queries: queries that have not ended, of a program of several.
+        num_queries: number of its queries so far, if it may be several.
+        goes_on: whether it is likely to go on after its present queries.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
         done_s: `asked_s` at its last arrival.
@@ -92,6 +95,7 @@ class Program:
     """
 
     name: ProgramKey
+    kind: str
     is_open_ended: bool
     is_over: bool = False
     asked_s: float = 0.0
@@ -102,6 +106,8 @@ class Program:
     groups: list[_Group] = field(default_factory=list)
     open: dict[tuple[str, int], dict[int, _Open]] = field(default_factory=dict)
     queries: set[str] = field(default_factory=set)
+    num_queries: int = 0
+    goes_on: bool = False
 
 
 class ProgramAccount:
@@ -136,11 +142,11 @@ class ProgramAccount:
                 )
         self._weights = weights
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
-        self._silent: dict[ProgramKey, None] = {}  # of several queries, the longest silence first
+        self._silent: dict[str, dict[ProgramKey, None]] = {}  # by kind, the longest silence first
         self._of_query: dict[str, ProgramKey] = {}  # of programs of several queries
         self._served: dict[str, float] = {}
         self._forgotten_s = 0.0  # virtual time at least of tenants that are not in `_served`
-        self._longest_s = 0.0
+        self._longest_s: dict[str, float] = {}  # by kind
 
     # --- what the scheduler says
 
@@ -152,21 +158,23 @@ class ProgramAccount:
         if record.arrival_s == math.inf:
             return 1.0
         name = request.program_key
-        if self._silent:
-            self._end_silent(now_s)
         program = self._programs.get(name)
         if program is None:
-            program = self._programs[name] = Program(name, bool(record.program), heard_s=now_s)
+            program = self._programs[name] = Program(name, record.kind, bool(record.program), heard_s=now_s)
             if len(self._programs) > _MAX_PROGRAMS:
                 self._forget_oldest()
         else:
             self._programs.move_to_end(name)
             if not program.open and record.program:
-                self._silent.pop(name, None)
-                self._note_silence(now_s - program.heard_s)
-        if record.program:
+                self._wait_no_more(program)
+                self._note_silence(program.kind, now_s - program.heard_s)
+        if record.kind in self._silent:
+            self._end_silent(record.kind, now_s)
+        if record.program and request.query not in self._of_query:
             self._of_query[request.query] = name
             program.queries.add(request.query)
+            program.num_queries += 1
+            program.goes_on = program.num_queries > 1 or self.learned.goes_on(record.kind)
         key = request.query, request.node.id
         of_node = program.open.get(key)
         if of_node is None:
@@ -262,7 +270,7 @@ class ProgramAccount:
             program.asked_s -= sum(part.item_s * part.num_left for part in program.open.pop(key).values())
         program.queries.discard(query)
         if cut_short and not program.open:
-            self._silent[program.name] = None
+            self._wait_for(program)
         if program.is_over and not program.queries:
             self._conclude(program.name)
 
@@ -287,8 +295,9 @@ class ProgramAccount:
         much as waits if nothing is known of the program, as of the jobs of a session.
 
         Where nothing is known of its kind, it is the work that it has asked for: the least attained service
-        goes first. It is at least that for a program of several queries, which may go on after each of them.
-        Else the turns of long agents overtake chats, and more agents are begun whose prefixes are evicted.
+        goes first. It is at least that for a program of several queries, which may go on after each of them,
+        but not where programs of its kind have all ended with their first query lately. Else the turns of
+        long agents overtake chats, and more agents are begun whose prefixes are evicted.
         """
         program = self._programs.get(name)
         if program is None:
@@ -297,7 +306,7 @@ class ProgramAccount:
             program.left, program.source = self.learned.find(program.source, program.done_s), None
         if program.left is None:
             return max(program.done_s, waiting_s)
-        return program.left.index_s(waiting_s, program.done_s if program.is_open_ended else 0.0)
+        return program.left.index_s(waiting_s, program.done_s if program.goes_on else 0.0)
 
     def start_by_s(self, request: StepRequest) -> float:
         """Return the time by which a request must start so that its program can keep its deadline, if it goes
@@ -321,11 +330,14 @@ class ProgramAccount:
         """Check that sums of open work agree and that all tables keep within their limits. For tests."""
         assert len(self._programs) <= _MAX_PROGRAMS
         assert len(self._served) <= _MAX_TENANTS
-        assert self._silent.keys() <= self._programs.keys()
+        silent = {name for of_kind in self._silent.values() for name in of_kind}
+        assert silent <= self._programs.keys()
+        assert all(self._silent.values())
+        assert len(self._longest_s) <= _MAX_KINDS
         for name, program in self._programs.items():
             assert program.name == name
             assert len(program.groups) <= _MAX_GROUPS
-            assert (name in self._silent) == (program.is_open_ended and not program.open)
+            assert (name in silent) == (program.is_open_ended and not program.open)
             parts = [part for of_node in program.open.values() for part in of_node.values()]
             assert all(part.num_left > 0 for part in parts)
             open_s = sum(part.item_s * part.num_left for part in parts)
@@ -378,7 +390,9 @@ class ProgramAccount:
     def _conclude(self, name: ProgramKey) -> None:
         """Learn from a program that has ended, and forget it."""
         program = self._programs.pop(name)
-        self._silent.pop(name, None)
+        self._wait_no_more(program)
+        if program.is_open_ended and program.groups:
+            self.learned.count_queries(program.kind, program.num_queries)
         later_s = waited_s = 0.0
         for group in reversed(program.groups):
             way_s = None
@@ -391,7 +405,7 @@ class ProgramAccount:
                 later_s,
                 way_s,
                 asked_s=group.took_s,
-                is_open_ended=program.is_open_ended,
+                is_open_ended=program.goes_on,
             )
             later_s += group.took_s
 
@@ -403,13 +417,29 @@ class ProgramAccount:
         else:
             self._conclude(name)
 
-    def _note_silence(self, seconds: float) -> None:
-        self._longest_s = max(seconds, self._longest_s * _FORGETS)
+    def _wait_for(self, program: Program) -> None:
+        """Note that a program of several queries is silent from now on."""
+        self._silent.setdefault(program.kind, {})[program.name] = None
 
-    def _end_silent(self, now_s: float) -> None:
-        """Conclude the program that has been silent for longest, if that is too long."""
-        name = next(iter(self._silent))
-        if now_s - self._programs[name].heard_s > max(_SILENCE_S, _SILENCES * self._longest_s):
+    def _wait_no_more(self, program: Program) -> None:
+        """Note that a program has gone on or has ended, if it was silent."""
+        of_kind = self._silent.get(program.kind)
+        if of_kind is not None:
+            of_kind.pop(program.name, None)
+            if not of_kind:
+                del self._silent[program.kind]
+
+    def _note_silence(self, kind: str, seconds: float) -> None:
+        longest_s = self._longest_s.pop(kind, 0.0)
+        self._longest_s[kind] = max(seconds, longest_s * _FORGETS)
+        if len(self._longest_s) > _MAX_KINDS:
+            del self._longest_s[next(iter(self._longest_s))]
+
+    def _end_silent(self, kind: str, now_s: float) -> None:
+        """Conclude the program of a kind that has been silent for longest, if that is too long."""
+        name = next(iter(self._silent[kind]))
+        longest_s = self._longest_s.get(kind, 0.0)
+        if now_s - self._programs[name].heard_s > max(_SILENCE_S, _SILENCES * longest_s):
             self._conclude(name)
 
     def _close(self, program: Program, key: tuple[str, int], lo: int) -> None:
@@ -419,4 +449,4 @@ class ProgramAccount:
         if not of_node:
             del program.open[key]
             if program.is_open_ended and not program.open:
-                self._silent[program.name] = None
+                self._wait_for(program)

@@ -94,7 +94,7 @@ def checked_results(results: object, num_tasks: int) -> list[object]:
     return list(results)
 
 
-def completed(request: StepRequest, lo: int, hi: int, result: object) -> Completed:
+def completed_value(request: StepRequest, lo: int, hi: int, result: object) -> Completed:
     """Return the report to a query of what a batch engine has answered to one task, which
     stands for items `lo` to `hi` of a request.
 

@@ -19,9 +19,9 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from stretto.documents.parse import PARSERS
 from stretto.http.client.address import bracketed
+from stretto.http.fair_slots import FairTurns
 from stretto.model.errors import ConfigError, DocumentError
 from stretto.runtime.loop_thread import LoopThread
-from stretto.service.apps.fair_slots import FairTurns
 from stretto.service.apps.inputs import Upload
 
 if TYPE_CHECKING:

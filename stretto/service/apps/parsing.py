@@ -13,9 +13,10 @@ from dataclasses import replace
 from stretto.documents.parse import parse_bytes, parser_of
 from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.documents.text import parse_text
+from stretto.http.body_readers import LARGE_BYTES
+from stretto.http.fair_slots import FairTurns
 from stretto.model.errors import DocumentError
 from stretto.model.values import Document
-from stretto.service.apps.fair_slots import FairTurns
 from stretto.service.apps.inputs import Upload
 
 _KILL_AGAIN_S = 0.05
@@ -72,7 +73,8 @@ class DocumentParsers:
         slot = await self._turns.take(tenant)
         parser = self._free.pop()
         loop = asyncio.get_running_loop()
-        if not upload.suffix and parser_of(upload.name) is parse_text:
+        is_text = not upload.suffix and parser_of(upload.name) is parse_text
+        if is_text and len(data) <= LARGE_BYTES:  # the patterns of a longer one hold the interpreter
             work = loop.run_in_executor(self._threads, parse_bytes, upload.name, data)
         else:
             work = loop.run_in_executor(self._threads, _parse, parser, upload, data)

@@ -17,7 +17,7 @@ from stretto.service.apps.multipart import read_parts
 from stretto.service.apps.settings import checked_settings
 from stretto.service.bodies import read_json
 from stretto.service.refusals import Misplaced
-from stretto.service.sizes import check_num_items
+from stretto.service.sizes import check_item_counts
 
 _JSON_FIELD = "query"
 """Name of the multipart field that holds the JSON; all other fields are files."""
@@ -77,7 +77,7 @@ def checked_request(template: Template, content_type: str, body: bytes | bytearr
         Refused: the body is no JSON, or something in it is unknown, of another type or too large.
     """
     asked = read_query(content_type, body)
-    check_num_items((asked.inputs,), "inputs")
+    check_item_counts((asked.inputs,), "inputs")
     inputs = checked_inputs(template, asked.inputs, asked.files)
     configuration = checked_settings(template, asked.settings)
     return CheckedRequest(

@@ -57,10 +57,10 @@ def converted(kind: Any, value: object) -> object:
         raise ConfigError(f"must have at most {_MAX_ITEMS} items, got {len(value)}")
     if _accepts(kind, value):
         return _plain(value)
-    raise ConfigError(f"must be {described(kind)}, got {_short(value)}")
+    raise ConfigError(f"must be {described_type(kind)}, got {_short(value)}")
 
 
-def described(kind: Any) -> str:
+def described_type(kind: Any) -> str:
     """Return what values a setting of the type `kind` takes, in words."""
     if (choices := _choices(kind)) is not None:
         return f"one of {', '.join(map(repr, choices))}"

@@ -8,7 +8,7 @@ Methods are events; they take the time and return actions. `wake` is to be calle
 - Lines start in turns of the tenants, and for each in the order in which its batches expire. Few of them wait
   for an engine at a time, because what waits there cannot be taken back without cost, and counts among the
   requests that wait; as many run as engines take.
-- Lines are "offline": they take what others leave. Beside others' requests only few of them start.
+- Lines are "offline": they take what others leave. Beside others' requests only few of them run, the eldest.
   When a batch is likely to miss its window, it is raised: its lines are "throughput", and those that wait are
   started anew.
 - A line that is refused because engines are busy or away is tried again later, for as long as the batch may
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 
 import msgspec
 
@@ -64,6 +65,7 @@ class OpenBatches:
         self._batches: dict[str, UnendedBatch] = {}
         self._open: dict[str, UnendedBatch] = {}  # those that are not closed
         self._last_tenant = ""
+        self._numbers = count()
         self._num_started = self._num_offline = self._num_waiting = self._num_bytes = 0
         self._max_offline: int | None = None
         self._is_stopped = False
@@ -200,14 +202,23 @@ class OpenBatches:
         )
 
     def make_room(self, max_lines: int | None, now_s: float) -> list[BatchAction]:
-        """Let at most so many lines run that take what others leave; None for no limit. Of more, those that
-        wait for an engine are to start anew later, and those that run come to their end.
+        """Let at most so many lines run that take what others leave, because others run beside them; None for
+        no limit. The youngest lines beyond it are to start anew later.
         """
         self._max_offline = max_lines
         actions: list[BatchAction] = []
-        if max_lines is not None and self._num_offline > max_lines:
-            for one in self._open.values():
-                actions += self._withdraw(one, "offline")
+        if max_lines is not None and (num_beyond := self._num_offline - max_lines) > 0:
+            offline = [
+                (one, line)
+                for one in self._open.values()
+                for line, started in one.started.items()
+                if started.objective == "offline" and not started.is_withdrawn
+            ]
+            offline.sort(key=lambda place: place[0].started[place[1]].number)
+            num_withdrawn = self._num_offline - len(offline)
+            for one, line in offline[len(offline) - max(0, num_beyond - num_withdrawn) :]:
+                one.started[line].is_withdrawn = True
+                actions.append(WithdrawLine(one.record.id, line))
         return [*actions, *self._go_on(now_s)]
 
     def wake(self, now_s: float) -> list[BatchAction]:
@@ -241,7 +252,7 @@ class OpenBatches:
         while (one := self._next_to_start(now_s)) is not None:
             line = one.take()
             objective: Objective = "throughput" if one.pace.is_raised else "offline"
-            one.started[line] = StartedLine(objective, one.sizes[line])
+            one.started[line] = StartedLine(next(self._numbers), objective, one.sizes[line])
             self._num_started += 1
             self._num_offline += objective == "offline"
             self._num_waiting += 1

@@ -30,6 +30,23 @@ _LABELS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 
 
 @dataclass(frozen=True, slots=True)
+class AskedOfApp:
+    """What a chat asks of an app.
+
+    Attributes:
+        question: text of the last message of the user.
+        place: place of that in the body.
+        uploads: files in messages of the user.
+    """
+
+    question: str
+    place: str
+    uploads: tuple[Upload, ...]
+    stream: bool
+    include_usage: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AppChat:
     """An app that answers chats.
 
@@ -51,33 +68,26 @@ class AppChat:
         """Name of the app."""
         return self.app.name
 
-    def checked(
-        self, request: ChatRequest, body: Mapping[str, Any], usual: Sequence[Document], program: str
-    ) -> CheckedRequest:
-        """Return a chat as a request for a run of the app.
-
-        Args:
-            body: the JSON that the request was read from.
-            usual: documents of a chat that brings none.
+    def checked(self, asked: AskedOfApp, usual: Sequence[Document], program: str) -> CheckedRequest:
+        """Return a chat as a request for a run of the app; `usual` are the documents of a chat that brings
+        none.
 
         Raises:
-            Refused: something in it is wrong, or has no meaning for an app.
+            Refused: something in it has no meaning for the app.
         """
-        _check_options(request, body)
-        place, last = _last_question(request.messages)
-        inputs: dict[str, object] = {self.question: last.text}
-        uploads = list(_uploads(request.messages))
+        inputs: dict[str, object] = {self.question: asked.question}
+        uploads = list(asked.uploads)
         if self.documents is None:
             if uploads:
                 raise unsupported(uploads[0].place, f"the app {self.name!r} reads no documents")
         elif not uploads and not usual:
             raise invalid(
-                f"messages.{place}.content",
+                asked.place,
                 f"the app {self.name!r} answers from documents: give one as a part of type 'file'",
             )
         else:
             inputs[self.documents] = uploads or list(usual)
-        return CheckedRequest(QueryRequest(stream=request.options.stream, program=program), inputs, {})
+        return CheckedRequest(QueryRequest(stream=asked.stream, program=program), inputs, {})
 
     def cited(self, outputs: Mapping[str, object]) -> tuple[CitedSource, ...]:
         """Return the sources of an answer, each once."""
@@ -103,6 +113,19 @@ def app_chat(app: DeployedApp) -> AppChat | None:
     answer = "answer" if "answer" in app.texts else app.texts[0]
     sources = next((name for name, type_ in app.outputs.items() if type_ in _SOURCES), None)
     return AppChat(app, texts[0], documents[0] if documents else None, answer, sources)
+
+
+def asked_of_app(request: ChatRequest, body: Mapping[str, Any]) -> AskedOfApp:
+    """Return what a chat asks of an app; `body` is the JSON that it was read from.
+
+    Raises:
+        Refused: something in it is wrong, or has no meaning for an app.
+    """
+    _check_options(request, body)
+    number, last = _last_question(request.messages)
+    uploads, options = tuple(_uploads(request.messages)), request.options
+    place = f"messages.{number}.content"
+    return AskedOfApp(last.text, place, uploads, options.stream, options.include_usage)
 
 
 def _check_options(request: ChatRequest, body: Mapping[str, Any]) -> None:

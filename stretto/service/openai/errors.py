@@ -34,7 +34,7 @@ def no_model(model: str, known: list[str]) -> Refused:
     return Refused(404, "model_not_found", message, param="model")
 
 
-def prompt_too_long(message: str, param: str) -> Refused:
+def refused_as_too_long(message: str, param: str) -> Refused:
     """Return the refusal of a prompt that leaves no room for an answer."""
     return Refused(400, TOO_LONG, message, param=param)
 
@@ -70,9 +70,9 @@ def as_refused(error: StrettoError, prompt: str) -> StrettoError:
         case Refused() | Overloaded():
             return error
         case CapacityError():
-            return prompt_too_long(error.message, prompt)
+            return refused_as_too_long(error.message, prompt)
         case BadReply(is_refusal=True) if _ABOUT_CONTEXT.search(error.message):
-            return prompt_too_long(error.message, prompt)
+            return refused_as_too_long(error.message, prompt)
         case BadReply(is_refusal=True):
             return Refused(400, "refused_by_engine", error.message)
         case UserError():

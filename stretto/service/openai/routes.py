@@ -25,7 +25,7 @@ from stretto.service.openai.programs import ServedPrograms
 from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
 from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
-from stretto.service.pool.door import PoolDoor, read_asked
+from stretto.service.pool.door import PoolDoor
 from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
 
@@ -79,8 +79,10 @@ class OpenAIRoutes:
             if self._is_draining():
                 raise draining()
             if self._door is not None:
-                asked = await read_asked(request)
-                if not self._models.has(kind, asked.model) and not self._is_mistaken(asked.model):
+                asked = await self._door.read_asked(request)
+                model = asked.model
+                is_known = model is not None and self._models.has(kind, model)
+                if not is_known and not self._is_mistaken(model):
                     await self._door.pass_on(request, asked)
                     return
             try:

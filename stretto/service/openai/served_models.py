@@ -87,6 +87,12 @@ class ServedModels:
             return None
         return self._apps.get(model.removeprefix(_PREFIX))
 
+    @property
+    def app_names(self) -> frozenset[str]:
+        """All names of models that are apps."""
+        names = (*self._apps, *(f"{_PREFIX}{name}" for name in self._apps))
+        return frozenset(name for name in names if self.app(name) is not None)
+
     def batch_engine(self, kind: str, model: str) -> ServedEngine:
         """Return the engine that embeds or reranks, which a request means; "" means the only one.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.http import ClientLeft
+from stretto.http.client.headers import Headers
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
 from stretto.router.programs import RoutedProgram, asked_program
@@ -16,8 +18,8 @@ from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery
-from stretto.service.bodies import in_thread, read_json
-from stretto.service.openai.app_chat import AppChat
+from stretto.service.bodies import read_json
+from stretto.service.openai.app_chat import AppChat, AskedOfApp, asked_of_app
 from stretto.service.openai.errors import naming_as_sent, unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
@@ -28,11 +30,9 @@ from stretto.service.request import ServiceRequest, encode_json
 from stretto.wire.answers import AnswerChoice, TokenCounts
 from stretto.wire.fields import mapping
 from stretto.wire.requests import ChatRequest, CompletionRequest
-from stretto.wire.response_replies import ResponseReply
+from stretto.wire.response_replies import ECHOED, ResponseReply
 from stretto.wire.response_requests import chat_of
 
-_LONG_BYTES = 64_000
-"""Number of bytes of a body from which on it is read in a thread. Shorter ones take some ms at most."""
 _CHARS_PER_TOKEN = 4
 _MAX_CHARS = 500
 
@@ -69,42 +69,32 @@ class TextRoutes:
         await self._converse(request, is_response=True)
 
     async def _converse(self, request: ServiceRequest, *, is_response: bool) -> None:
-        content = await request.body()
-        naming = naming_as_sent if is_response else contextlib.nullcontext
-
-        def read() -> tuple[Mapping[str, Any], Mapping[str, Any], ChatRequest, AskedProgram | None]:
-            body = mapping("", read_json(content, "the body"))
-            sent = chat_of(body) if is_response else body
-            with naming():
-                return body, sent, ChatRequest.from_json(sent), _asked(request, body)
-
-        body, sent, chat, asked = await in_thread(len(content) > _LONG_BYTES, read)
+        headers, tenant = request.headers, request.tenant.name
+        read = partial(read_chat, request.path, headers, tenant, self._models.app_names, is_response)
+        chat = await request.read(read)
+        wanted = chat.wanted
 
         def form(model: str, tier: str | None = None) -> Form:
             if is_response:
-                return ResponseReply(request.id, model, body)
-            return Reply("chat", request.id, model, tier, has_usage=chat.options.include_usage)
+                return ResponseReply(request.id, model, chat.echoed)
+            return Reply("chat", request.id, model, tier, has_usage=wanted.include_usage)
 
-        with naming():
-            if (app := self._models.app(chat.model)) is not None:
-                with self._programs.of(request, asked) as program:
-                    checked = app.checked(chat, sent, self._documents, name_of(program))
-                    await self._answer_by_app(request, app, checked, form(chat.model), program)
+        with naming_as_sent() if is_response else contextlib.nullcontext():
+            if isinstance(wanted, WantedText):
+                engine = self._models.llm(chat.model)
+                answer_form = form(chat.model or engine, wanted.tier)
+                await self._answer(request, engine, wanted, answer_form, chat.asked)
                 return
-            engine = self._models.llm(chat.model)
-            wanted = await in_thread(len(content) > _LONG_BYTES, lambda: wanted_chat(chat, sent))
-            await self._answer(request, engine, wanted, form(chat.model or engine, wanted.tier), asked)
+            app = self._models.app(chat.model)
+            assert app is not None, "its name is that of an app"
+            with self._programs.of(request, chat.asked) as program:
+                checked = app.checked(wanted, self._documents, name_of(program))
+                await self._answer_by_app(request, app, checked, form(chat.model), program)
 
     async def complete(self, request: ServiceRequest) -> None:
         """Answer a completion."""
-        content = await request.body()
-
-        def read() -> tuple[WantedText, str, AskedProgram | None]:
-            body = mapping("", read_json(content, "the body"))
-            completion = CompletionRequest.from_json(body)
-            return wanted_completion(completion, body), completion.model, _asked(request, body)
-
-        wanted, model, asked = await in_thread(len(content) > _LONG_BYTES, read)
+        read = partial(read_completion, request.path, request.headers, request.tenant.name)
+        model, wanted, asked = await request.read(read)
         engine = self._models.llm(model)
         named, has_usage = model or engine, wanted.include_usage
         form = Reply("completions", request.id, named, wanted.tier, has_usage=has_usage)
@@ -230,8 +220,54 @@ def _naming(field: str | None) -> Iterator[None]:
         raise unsupported(field, error.message[:_MAX_CHARS]) from error
 
 
-def _asked(request: ServiceRequest, body: Mapping[str, Any]) -> AskedProgram | None:
-    return asked_program(request.path, request.headers, body, request.tenant.name)
+@dataclass(frozen=True, slots=True)
+class ReadChat:
+    """What the body of a chat says.
+
+    Attributes:
+        wanted: what it asks of an LLM, or of an app.
+        asked: what its program is recognised by; None if it has nothing of that.
+        echoed: fields of a request for a response that stand in the response.
+    """
+
+    model: str
+    wanted: WantedText | AskedOfApp
+    asked: AskedProgram | None
+    echoed: Mapping[str, Any]
+
+
+def read_chat(
+    path: str, headers: Headers, tenant: str, apps: Collection[str], is_response: bool, content: bytes
+) -> ReadChat:
+    """Read the body of a chat, or of a request for a response that is read as one.
+
+    Args:
+        apps: names of models that are apps.
+
+    Raises:
+        Refused, RequestRefused: something in it is wrong, or cannot be honoured.
+    """
+    body = mapping("", read_json(content, "the body"))
+    sent = chat_of(body) if is_response else body
+    with naming_as_sent() if is_response else contextlib.nullcontext():
+        chat = ChatRequest.from_json(sent)
+        wanted = asked_of_app(chat, sent) if chat.model in apps else wanted_chat(chat, sent)
+    echoed = {name: body[name] for name in ECHOED if is_response and name in body}
+    return ReadChat(chat.model, wanted, asked_program(path, headers, body, tenant), echoed)
+
+
+def read_completion(
+    path: str, headers: Headers, tenant: str, content: bytes
+) -> tuple[str, WantedText, AskedProgram | None]:
+    """Read the body of a completion: its model, what it asks for, and by what its program is recognised.
+
+    Raises:
+        Refused, RequestRefused: as `read_chat`.
+    """
+    body = mapping("", read_json(content, "the body"))
+    completion = CompletionRequest.from_json(body)
+    wanted = wanted_completion(completion, body)
+    return completion.model, wanted, asked_program(path, headers, body, tenant)
 
 
 async def _send(request: ServiceRequest, event: dict[str, object], program: RoutedProgram | None) -> None:

@@ -20,7 +20,7 @@ from stretto.model.values import Chunk, Hit
 from stretto.router.programs import asked_program
 from stretto.runtime.runtime import Runtime
 from stretto.service.bodies import off_loop, read_json
-from stretto.service.openai.errors import invalid, prompt_too_long, unsupported
+from stretto.service.openai.errors import invalid, refused_as_too_long, unsupported
 from stretto.service.openai.programs import ServedPrograms, name_of
 from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
 from stretto.service.request import ServiceRequest
@@ -63,8 +63,7 @@ class VectorRoutes:
 
     async def embed(self, request: ServiceRequest) -> None:
         """Answer with the vectors of texts."""
-        content = await request.body()
-        model, texts, encoding, dimensions = await off_loop(len(content), lambda: _read_embeddings(content))
+        model, texts, encoding, dimensions = await request.read(_read_embeddings)
         engine = self._models.batch_engine(EMBEDDING, model)
         num_read = await asyncio.to_thread(self._num_tokens, texts)
         outputs = await self._run(request, engine.name, self._embed, {"texts": texts})
@@ -84,10 +83,7 @@ class VectorRoutes:
 
     async def rerank(self, request: ServiceRequest) -> None:
         """Answer with the scores of documents for a query."""
-        content = await request.body()
-        model, query, documents, top, has_documents = await off_loop(
-            len(content), lambda: _read_rerank(content)
-        )
+        model, query, documents, top, has_documents = await request.read(_read_rerank)
         engine = self._models.batch_engine(RERANKING, model)
         hits = [Hit(Chunk("", index, document), 0.0) for index, document in enumerate(documents)]
         outputs = await self._run(request, engine.name, self._rerank, {"question": query, "hits": hits})
@@ -138,7 +134,7 @@ class VectorRoutes:
         counts = [len(one.ids) for one in tokenizer.encode_batch(list(texts))]
         if (longest := max(counts)) > limit:
             place = counts.index(longest)
-            raise prompt_too_long(
+            raise refused_as_too_long(
                 f"input {place} has {longest} tokens; the model reads at most {limit}", f"input.{place}"
             )
         return sum(counts)

@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,12 +17,12 @@ import msgspec
 from stretto.http.client_request import ClientRequest
 from stretto.http.routes import Route
 from stretto.http.served import Answerable, Served
-from stretto.router.body_edits import edited, values_of
+from stretto.model.record import record
+from stretto.router.body_edits import Span, edited, values_of
 from stretto.router.keys import KEY_HEADERS
 from stretto.router.messages import Sender
 from stretto.router.prompts import check_num_items
 from stretto.router.routes import is_method, is_passed_on, read_target
-from stretto.service.bodies import in_thread
 from stretto.service.config import DEFAULT_CHAT_TOKENS
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.refusals import draining
@@ -29,8 +30,6 @@ from stretto.service.request import ServiceRequest
 from stretto.wire.errors import RequestRefused
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS
 
-_LONG_BYTES = 64_000
-"""Number of bytes of a body from which on it is read in a thread."""
 _BYTES_PER_TOKEN = 4
 _USUAL_TOKENS = {
     "/v1/chat/completions": DEFAULT_CHAT_TOKENS,
@@ -38,15 +37,18 @@ _USUAL_TOKENS = {
     "/v1/completions": DEFAULT_COMPLETION_TOKENS,
 }
 """Tokens of an answer to a request that names no limit, by its path; of others none."""
+_MOST_COUNT = 10**12
+"""Largest number of tokens or answers that a request is taken to ask for."""
 _UNREAD = object()
 _NO_PROMPT = msgspec.Raw()
+_END = re.compile(rb"\s*\}")
 _SEVERAL = re.compile(rb'\s*\[\s*["\[]')
 """Beginning of a list of prompts, not of token ids."""
 _NAMES = ("model", "n", "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
 """Fields of which the door reads the values."""
 
 
-class AskedOfModel(msgspec.Struct):
+class _Fields(msgspec.Struct):
     """The fields of a request that its door reads; the body is checked by whoever answers it.
 
     Numbers count in all forms in which servers take them: 80, 80.0 and "80" are the same limit.
@@ -80,10 +82,27 @@ class AskedOfModel(msgspec.Struct):
         return num_prompts * max(1, _count(self.n))
 
 
+@record
+class AskedOfModel:
+    """What the door reads of a request.
+
+    Attributes:
+        model: name of its model; "" if it names none, None if it is no JSON object or its model no name.
+        limit: largest number of tokens of an answer; 0 if the request names none.
+        num_answers: number of answers, to all prompts together.
+        names_at: places in the body where the name of the workers' model is to be put; None if nowhere.
+    """
+
+    model: str | None
+    limit: int
+    num_answers: int
+    names_at: tuple[Span, ...] | None
+
+
 _NEED_MODEL = ("/v1/chat/completions", "/v1/completions")
 """Paths of requests that mean the engine if they name no model."""
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_DECODER = msgspec.json.Decoder(AskedOfModel)
+_DECODER = msgspec.json.Decoder(_Fields)
 
 
 class PoolDoor:
@@ -128,7 +147,7 @@ class PoolDoor:
             raise draining()
         tenant, num_tokens = request.tenant, 0.0
         if request.method == "POST":
-            asked = asked or await read_asked(request)
+            asked = asked or await self.read_asked(request)
             tenant.check_output_tokens(asked.limit)
             num_output = (asked.limit or _USUAL_TOKENS.get(request.path, 0)) * asked.num_answers
             num_tokens = request.num_body / _BYTES_PER_TOKEN + num_output
@@ -144,27 +163,38 @@ class PoolDoor:
 
         request.hand_over(serve)
 
+    async def read_asked(self, request: ServiceRequest) -> AskedOfModel:
+        """Read the model and the limits of a request; nothing of a body that is no JSON object, whose model
+        is none of the service's.
+        """
+        means_engine = request.path in _NEED_MODEL
+        return await request.read(partial(_read_asked, self.pool.engine, means_engine))
+
     async def _named(self, request: ServiceRequest, asked: AskedOfModel | None) -> bytes | None:
         """Return the body of a request with the name of the workers' model in place of the engine's; None if
         it need not be changed.
         """
-        name = None if asked is None else asked.model
-        is_engine = name == self.pool.engine or (not name and request.path in _NEED_MODEL)
-        if asked is None or not is_engine or not (model := self.pool.model):
+        if asked is None or asked.names_at is None or not (model := self.pool.model):
             return None
-        content = await request.body()
-        return await in_thread(len(content) > _LONG_BYTES, lambda: with_model(content, model))
+        return with_model(await request.body(), asked.names_at, model)
 
 
-async def read_asked(request: ServiceRequest) -> AskedOfModel:
-    """Read the model and the limits of a request; nothing of a body that is no JSON object, whose model is
-    none of the service's.
+def _read_asked(engine: str, means_engine: bool, content: bytes) -> AskedOfModel:
+    """Read a body.
+
+    Args:
+        engine: name that stands for the workers' model.
+        means_engine: whether a body that names no model means it too.
     """
-    content = await request.body()
-    return await in_thread(len(content) > _LONG_BYTES, lambda: _read(content))
+    fields = _fields_of(content)
+    model = fields.model if isinstance(fields.model, str) else None if fields.model else ""
+    names_at = None
+    if model == engine or (means_engine and model == ""):
+        names_at = places_of_model(content)
+    return AskedOfModel(model, fields.limit, fields.num_answers, names_at)
 
 
-def _read(content: bytes) -> AskedOfModel:
+def _fields_of(content: bytes) -> _Fields:
     """Read a body, also one that is JSON for the router and for workers alone, such as one with NaN."""
     with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return _DECODER.decode(content)
@@ -172,28 +202,36 @@ def _read(content: bytes) -> AskedOfModel:
         check_num_items(content)
         fields = json.loads(content)
     except (ValueError, RecursionError, RequestRefused):
-        return AskedOfModel(_UNREAD)
+        return _Fields(_UNREAD)
     if not isinstance(fields, dict):
-        return AskedOfModel(_UNREAD)
-    found = AskedOfModel(**{name: fields[name] for name in _NAMES if name in fields})
+        return _Fields(_UNREAD)
+    found = _Fields(**{name: fields[name] for name in _NAMES if name in fields})
     found.sampling_params = fields.get("sampling_params")
     if isinstance(prompts := fields.get("prompt"), list) and prompts and not isinstance(prompts[0], int):
         found.prompt = msgspec.Raw(msgspec.json.encode([""] * len(prompts)))
     return found
 
 
-def with_model(content: bytes, model: str) -> bytes | None:
-    """Return a body with another name of a model, and no other byte changed; None if it is in no UTF-8."""
-    name = msgspec.json.encode(model)
+def places_of_model(content: bytes) -> tuple[Span, ...] | None:
+    """Return the places of the name of the model in a body, or where the first one may be written before
+    other members (an empty range); None if the body is in no UTF-8.
+    """
     try:
         places = values_of(content, "model")
     except RequestRefused:
         return None
-    if places:
-        return edited(content, [(place, name) for place in places])
     begin = content.index(b"{") + 1
-    comma = b"" if content[begin:].lstrip().startswith(b"}") else b","
-    return edited(content, [((begin, begin), b'"model":%b%b' % (name, comma))])
+    return places or ((begin, begin),)
+
+
+def with_model(content: bytes, places: Sequence[Span], model: str) -> bytes:
+    """Return a body with another name of a model at some places, and no other byte changed."""
+    name = msgspec.json.encode(model)
+    (begin, end), *_ = places
+    if begin < end:
+        return edited(content, [(place, name) for place in places])
+    is_only = _END.match(content, begin) is not None
+    return edited(content, [((begin, begin), b'"model":%b%b' % (name, b"" if is_only else b","))])
 
 
 def _count(value: Any) -> int:
@@ -205,4 +243,4 @@ def _count(value: Any) -> int:
             return 0
     if isinstance(value, float):
         value = math.ceil(value) if math.isfinite(value) else 0
-    return value if type(value) is int and value > 0 else 0
+    return min(value, _MOST_COUNT) if type(value) is int and value > 0 else 0

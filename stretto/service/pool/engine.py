@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.model.deployment import Deployment, Engine, Replica
-from stretto.model.errors import EngineBusy, EngineFailure
+from stretto.model.errors import BadServer, EngineBusy, EngineFailure, EngineUnavailable
 from stretto.model.profile import Profile
 from stretto.model.tasks import Failed, LLMEvent, LLMTask
 from stretto.router.front import Front
@@ -31,6 +31,7 @@ _RECOVER_S = 2.0
 """Seconds that a request waits at the engine after a failure: short, as the pool waits for workers itself."""
 _MAX_FAILED = 1000
 """Number of requests for which it is remembered which workers have broken them off."""
+_OK = 200
 _WAIT_S = 3600.0
 """Longest silence of the pool, which has limits of its own for whatever it waits for."""
 
@@ -61,6 +62,7 @@ class PooledLLM:
     LIMITS_OFFLINE: ClassVar[bool] = True  # offline requests wait behind all others, in the pool's queue
 
     def __init__(self, config: PooledConfig) -> None:
+        self._front = config.front
         self._sender_of = config.sender_of
         self._failed_at: dict[StepRequest, frozenset[WorkerId]] = {}
         self._http = Http(config.server, InProcessClient(config.front))
@@ -74,11 +76,12 @@ class PooledLLM:
     ) -> None:
         """Run one task, as `OpenAIServer` does, in the name of its tenant and program.
 
-        What has met no worker in the pool for as long as it may wait there fails for good.
+        What has met no worker in the pool for as long as it may wait there fails for good. What a worker
+        answers within a stream that refuses whoever asks is worth another attempt while others are left.
         """
         sender = self._sender_of(task.id)
         step = None if sender is None else sender.step
-        answered_by: list[WorkerId] = []
+        answered_by: list[tuple[WorkerId, int]] = []
         if sender is not None and step is not None and (failed_at := self._failed_at.pop(step, None)):
             sender = replace(sender, failed_at=failed_at)
         SENDER.set(sender)  # of this asyncio task alone
@@ -87,14 +90,23 @@ class PooledLLM:
         def tell(event: LLMEvent) -> None:
             error = event.error if isinstance(event, Failed) else None
             if error is not None and step is not None and sender is not None and answered_by:
-                self._failed_at[step] = frozenset((*sender.failed_at, *answered_by))
+                failed_at = frozenset((*sender.failed_at, *(worker for worker, _ in answered_by)))
+                self._failed_at[step] = failed_at
                 if len(self._failed_at) > _MAX_FAILED:
                     del self._failed_at[next(iter(self._failed_at))]
+                if isinstance(error, BadServer) and answered_by[-1][1] == _OK and self._is_left(failed_at):
+                    error = EngineUnavailable(error.message, step=error.step)
+                    event = Failed(event.task, error)
             if isinstance(error, EngineBusy) and not error.retry_after_s:
                 event = Failed(event.task, EngineFailure(error.message, step=error.step))
             emit(event)
 
         await self._server.generate(task, tell, rank)
+
+    def _is_left(self, failed_at: Collection[WorkerId]) -> bool:
+        """Return whether a worker serves where a request has not failed."""
+        workers = self._front().router_state.workers()
+        return any(worker.state == "serving" and worker.id not in failed_at for worker in workers)
 
     def written(self, task: int) -> tuple[int, ...]:
         """Return an empty tuple: servers send text."""

@@ -18,8 +18,10 @@ from stretto.router.messages import Sender, WorkerId
 
 SENDER: ContextVar[Sender | None] = ContextVar("sender", default=None)
 """The sender of the requests of the present task."""
-ANSWERED_BY: ContextVar[list[WorkerId]] = ContextVar("answered_by")
-"""List of the workers that have begun to answer the requests of the present task; the client adds to it."""
+ANSWERED_BY: ContextVar[list[tuple[WorkerId, int]]] = ContextVar("answered_by")
+"""List of the workers that have begun to answer the requests of the present task, each with the status of its
+answer; the client adds to it.
+"""
 
 
 class InProcessClient:
@@ -55,7 +57,7 @@ class InProcessClient:
             if (worker := answer.header(WORKER_HEADER)) and (
                 answered_by := ANSWERED_BY.get(None)
             ) is not None:
-                answered_by.append(int(worker))
+                answered_by.append((int(worker), answer.status))
         except BaseException:
             answer.leave()
             raise

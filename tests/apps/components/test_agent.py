@@ -187,21 +187,25 @@ def test_calls_may_be_held_to_the_tools_there_are() -> None:
     (schema,) = [p.setting("json_schema") for p in graph if p.op == "decode"]
     assert json.loads(str(schema)) == {
         "type": "array",
-        "items": {"anyOf": [call_of("calculate"), call_of("look_up")]},
+        "items": {"anyOf": [call_of("calculate", "tool0"), call_of("look_up", "tool1")]},
+        "minItems": 0,
         "maxItems": 3,
+        "$defs": {"tool0": GIVEN, "tool1": GIVEN},
     }
 
 
-def call_of(tool: str) -> dict[str, object]:
-    given = {
-        "type": "object",
-        "properties": {"input": {"type": "string", "maxLength": 400}},
-        "required": ["input"],
-        "additionalProperties": False,
-    }
+GIVEN = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "maxLength": 400}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+def call_of(tool: str, definition: str) -> dict[str, object]:
     return {
         "type": "object",
-        "properties": {"name": {"const": tool}, "arguments": given},
+        "properties": {"name": {"const": tool}, "arguments": {"$ref": f"#/$defs/{definition}"}},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }

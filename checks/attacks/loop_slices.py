@@ -10,9 +10,10 @@ import asyncio
 import gc
 import time
 from asyncio.events import Handle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
@@ -36,9 +37,9 @@ class Slices:
 def loop_slices(loop: asyncio.AbstractEventLoop) -> Iterator[Slices]:
     """Measure the callbacks of an event loop while the block runs."""
     found = Slices()
-    run = Handle._run
+    run: Callable[[Any], None] = Handle._run
 
-    def measured(handle: Handle) -> None:
+    def measured(handle: Any) -> None:
         if handle._loop is not loop:
             run(handle)
             return
@@ -52,7 +53,7 @@ def loop_slices(loop: asyncio.AbstractEventLoop) -> Iterator[Slices]:
             task = getattr(handle._callback, "__self__", None)
             found.longest = repr(task if isinstance(task, asyncio.Task) else handle._callback)
 
-    Handle._run = measured  # type: ignore[method-assign]
+    Handle._run = measured  # type: ignore[assignment, method-assign]
     is_collecting = gc.isenabled()
     gc.disable()
     try:
@@ -60,4 +61,4 @@ def loop_slices(loop: asyncio.AbstractEventLoop) -> Iterator[Slices]:
     finally:
         if is_collecting:
             gc.enable()
-        Handle._run = run  # type: ignore[method-assign]
+        Handle._run = run  # type: ignore[assignment, method-assign]
