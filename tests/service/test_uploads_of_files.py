@@ -18,7 +18,7 @@ from stretto.engines.catalogue import transforms_engine
 from stretto.http.refusals import Refused
 from stretto.model.errors import NotSaved
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.service.apps.multipart import BodyPart
+from stretto.service.apps.multipart import BodyPart, read_parts
 from stretto.service.batches import upload
 from stretto.service.batches.upload import Upload
 from stretto.service.batches.wanted_batch import read_batch, read_upload
@@ -106,6 +106,13 @@ def test_a_body_that_is_no_form_is_refused(tmp_path: Path, body: bytes) -> None:
 
     asyncio.run(run())
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("name", ["undefined''x", "idna''%ff", "unicode_escape''%5Cud800", "a%00b''x"])
+def test_a_filename_that_cannot_be_decoded_is_refused(name: str) -> None:
+    head = HEAD.replace(b'filename="in"', b"filename*=" + name.encode())
+    with pytest.raises(Misplaced, match="cannot be decoded"):
+        read_parts(KIND, head + END)
 
 
 def form(**fields: str) -> list[BodyPart]:
