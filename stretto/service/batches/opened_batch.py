@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -80,8 +81,9 @@ class OpenedBatch:
         Raises:
             NotSaved: the disk does not take them.
         """
-        files = [_Writing(output), _Writing(errors)]
+        files: list[_Writing] = []
         try:
+            files += (_Writing(path) for path in (output, errors))
             for is_well, text in output_lines(self._record.id, self.journal.entries(), len(self.is_done)):
                 files[not is_well].write(text)
             if status == "expired":
@@ -139,4 +141,8 @@ class _Writing:
         return self._num_bytes
 
     def close(self) -> None:
-        self._file.close()
+        """Close the file, and remove what is not in its place."""
+        with suppress(OSError):  # a full disk takes no more of it here either
+            self._file.close()
+        with suppress(OSError):
+            self._part.unlink(missing_ok=True)

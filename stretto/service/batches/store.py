@@ -14,6 +14,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +117,11 @@ class BatchStore:
         """Remove a file. Raises NotSaved if the disk does not take that."""
         await self._write({_key(file): None})
         self._files.get(file.tenant, {}).pop(file.id, None)
-        await asyncio.to_thread(self.path(file.id).unlink, missing_ok=True)
+        await asyncio.to_thread(_remove, [self.path(file.id)])
 
     async def forget_answers(self, batch: str) -> None:
         """Remove the journal of a batch that has ended."""
-        await asyncio.to_thread(self.journal_path(batch).unlink, missing_ok=True)
+        await asyncio.to_thread(_remove, [self.journal_path(batch)])
 
     async def _write(self, entries: Mapping[tuple[str, ...], Any]) -> None:
         async with self._writing:
@@ -160,5 +161,7 @@ def _key(one: StoredFile | BatchRecord) -> tuple[str, ...]:
 
 
 def _remove(paths: Iterable[Path]) -> None:
+    """Remove files, as far as the system lets them go; what is left is tried again at the next start."""
     for path in list(paths):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
