@@ -16,6 +16,8 @@ from stretto.model.errors import ConfigError
 CHALLENGE = (b"www-authenticate", b'Basic realm="stretto", charset="UTF-8"')
 """Header of a refusal, after which a browser asks for the key: it is the password, of any user."""
 ADMIN_ONLY = "admin_only"
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")
+"""Headers that proxies add: the client is elsewhere then."""
 _LOCAL_NAMES = (b"localhost", b"127.0.0.1", b"[::1]")
 
 
@@ -23,7 +25,9 @@ class AdminKey:
     """The key of a server's admin, which may be sent as `Bearer KEY` or as the password of a browser.
 
     Without the key, clients on the same machine are admins, if they name the server by a name of that
-    machine. So neither a proxy beside it is one, nor a web page that has made a name of its own point here.
+    machine, and no proxy says that it passes the request on. So a web page that has made a name of its own
+    point here is none. A proxy beside the server that keeps silent, as nginx does unless it is told
+    otherwise, makes admins of its clients.
 
     Args:
         key_env: environment variable that holds the key; None if there is no key.
@@ -46,7 +50,7 @@ class AdminKey:
         """Return whether a request may see what concerns all clients."""
         if (given := value_of(headers, b"authorization")) is not None and self._key:
             return hmac.compare_digest(_key_of(given), self._key)
-        if not is_local or value_of(headers, b"origin") is not None:
+        if not is_local or any(value_of(headers, name) is not None for name in (b"origin", *_FORWARDED)):
             return False
         host = (value_of(headers, b"host") or b"").lower()
         return host.rpartition(b":")[0] in _LOCAL_NAMES or host in _LOCAL_NAMES
