@@ -136,12 +136,16 @@ class FormReader:
     def _end_headers(self) -> None:
         try:
             header = _header(self._place, self._disposition.decode())
-            name, filename = header.get_param("name", header="content-disposition"), header.get_filename()
-            f"{name}{filename}".encode()
-        except UnicodeError as error:  # of its bytes, of a codec that it names, or of half a character
+        except UnicodeDecodeError as error:
             raise Misplaced(self._place, f"has headers that are not UTF-8: {error}") from error
+        name = header.get_param("name", header="content-disposition")
         if not isinstance(name, str) or not name:
             raise Misplaced(self._place, "has no name")
+        try:
+            filename = header.get_filename()
+            (filename or "").encode()
+        except ValueError as error:  # of an encoding that is not for texts
+            raise Misplaced(name, "has a filename that cannot be decoded") from error
         self._part = BodyPart(name, filename, b"")
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:

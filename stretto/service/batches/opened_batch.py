@@ -83,7 +83,8 @@ class OpenedBatch:
         """
         files: list[_Writing] = []
         try:
-            files += (_Writing(path) for path in (output, errors))
+            for path in (output, errors):
+                files.append(_Writing(path))
             for is_well, text in output_lines(self._record.id, self.journal.entries(), len(self.is_done)):
                 files[not is_well].write(text)
             if status == "expired":
@@ -141,8 +142,8 @@ class _Writing:
         return self._num_bytes
 
     def close(self) -> None:
-        """Close the file, and remove what is not in its place."""
-        with suppress(OSError):  # a full disk takes no more of it here either
+        """Close the file. One that is not in its place is removed, to take no room on a full disk."""
+        with suppress(OSError):  # of what was not written, which is known
             self._file.close()
         with suppress(OSError):
             self._part.unlink(missing_ok=True)
