@@ -112,6 +112,8 @@ def test_who_is_an_admin() -> None:
     assert anybody.admits([(b"host", b"[::1]:80")], is_local=True)
     assert not anybody.admits(LOCAL, is_local=False)
     assert not anybody.admits([(b"host", b"rebound.example:8700")], is_local=True)
+    for name in (b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip"):
+        assert not anybody.admits([*LOCAL, (name, b"1.2.3.4")], is_local=True)
     assert not anybody.admits([], is_local=True)
     assert not anybody.admits([(b"authorization", b"Bearer ")], is_local=False)
     for name in (b"x-forwarded-for", b"forwarded", b"x-real-ip", b"via", b"origin"):
