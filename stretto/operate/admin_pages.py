@@ -55,7 +55,7 @@ class AdminPages:
         self._made_s = -LIVE_S
 
     def answer(self, path: str, query: str) -> WholeAnswer | None:
-        """Return the answer to a GET of a path, for that of the events to a HEAD; None if it is no such path."""
+        """Return the answer to a GET of a path, or to a HEAD of that of the events; None for other paths."""
         now_s = monotonic()
         match path:
             case "/":
