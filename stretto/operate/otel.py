@@ -26,6 +26,8 @@ _FIELDS = {str: "string_value", int: "int_value", float: "double_value", bool: "
 _PATH = "/v1/traces"
 _HEADERS = {"content-type": "application/x-protobuf"}
 _TIMEOUT_S = 5.0
+_CLOSE_S = 10.0
+"""Longest wait for the collector at the end: one that dribbles never takes `_TIMEOUT_S` for a byte."""
 _EVERY_S = 1.0
 _BATCH = 256
 _MAX_WAITING = 50_000
@@ -58,10 +60,10 @@ class SpanSender(Spans):
         self._thread.start()
 
     def close(self) -> None:
-        """End all programs, and send what is left."""
+        """End all programs, and send what is left, as far as the collector takes it soon."""
         super().close()
         self._is_closed.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
         while not self._is_closed.wait(_EVERY_S):

@@ -138,6 +138,26 @@ def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: _Col
     assert len(asked) == 1
 
 
+def test_the_end_does_not_wait_for_ever_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stretto.operate import otel
+
+    is_asked, go_on = threading.Event(), threading.Event()
+
+    def dribble(*_: object, **__: object) -> None:
+        is_asked.set()
+        go_on.wait()
+        raise OSError
+
+    monkeypatch.setattr(otel, "urlopen", dribble)
+    monkeypatch.setattr(otel, "_CLOSE_S", 0.01)
+    sender = otel.SpanSender("http://127.0.0.1:1")
+    sender._waiting.append(SpanRecord("x", "internal", 1, 1, 0, 0.0, 1.0, {}))
+    sender.close()
+    go_on.set()
+    sender._thread.join()
+    assert is_asked.is_set()
+
+
 def test_an_address_that_is_none_is_refused() -> None:
     from stretto.model.errors import ConfigError
     from stretto.operate.otel import SpanSender
