@@ -174,5 +174,5 @@ def test_usage_is_kept_by_day_and_tenant_and_exported(tmp_path: Path) -> None:
     assert table == [list(DayUsage._fields), *([str(part) for part in row] for row in expected)]
     lines = runner.invoke(app, ["usage", "--state", str(tmp_path), "--json"]).output.splitlines()
     assert [json.loads(line) for line in lines] == [row._asdict() for row in expected]
-    with pytest.raises(JournalError):
+    with pytest.raises(JournalError, match="no usage is kept here; is it the folder of"):
         read_usage(tmp_path / "none")
