@@ -140,6 +140,7 @@ def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: _Col
 
 def test_the_end_does_not_wait_for_ever_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     from stretto.operate import otel
+    from stretto.operate.spans import SpanRecord
 
     is_asked, go_on = threading.Event(), threading.Event()
 
