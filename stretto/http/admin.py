@@ -1,4 +1,6 @@
-"""Who may see what concerns all clients of a server: whoever has the admin key, or is on the same machine."""
+"""Who may see what concerns all clients of a server: whoever has the admin key. Where there is no key, it is
+whoever is on the same machine.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,19 @@ from stretto.model.errors import ConfigError
 CHALLENGE = (b"www-authenticate", b'Basic realm="stretto", charset="UTF-8"')
 """Header of a refusal, after which a browser asks for the key: it is the password, of any user."""
 ADMIN_ONLY = "admin_only"
+HOW_TO_ASK = "send the admin key; where there is none, ask on the same machine, at localhost"
 _LOCAL_NAMES = (b"localhost", b"127.0.0.1", b"[::1]")
+_FROM_ELSEWHERE = (b"origin", b"forwarded", b"x-forwarded-for", b"x-real-ip", b"via")
+"""Headers of web pages and of proxies, which a client on the same machine does not send itself."""
 
 
 class AdminKey:
     """The key of a server's admin, which may be sent as `Bearer KEY` or as the password of a browser.
 
-    Without the key, clients on the same machine are admins, if they name the server by a name of that
-    machine. So neither a proxy beside it is one, nor a web page that has made a name of its own point here.
+    A server that has a key wants it from everybody. At a server without one, clients on the same machine are
+    admins, if they name the server by a name of that machine and no header says that a web page or a proxy
+    sends the request. A proxy on the same machine may send neither another name nor such a header, so a
+    server behind one needs a key.
 
     Args:
         key_env: environment variable that holds the key; None if there is no key.
@@ -44,9 +51,9 @@ class AdminKey:
 
     def admits(self, headers: Headers, *, is_local: bool) -> bool:
         """Return whether a request may see what concerns all clients."""
-        if (given := value_of(headers, b"authorization")) is not None and self._key:
-            return hmac.compare_digest(_key_of(given), self._key)
-        if not is_local or value_of(headers, b"origin") is not None:
+        if self._key:
+            return hmac.compare_digest(_key_of(value_of(headers, b"authorization") or b""), self._key)
+        if not is_local or any(value_of(headers, name) is not None for name in _FROM_ELSEWHERE):
             return False
         host = (value_of(headers, b"host") or b"").lower()
         return host.rpartition(b":")[0] in _LOCAL_NAMES or host in _LOCAL_NAMES
@@ -61,7 +68,7 @@ def admin_refusal() -> WholeAnswer:
 
 def admin_only() -> Refused:
     """Return the refusal of a request by whoever is no admin."""
-    return Refused(401, ADMIN_ONLY, "this is for the admin: send the admin key, or ask on the same machine")
+    return Refused(401, ADMIN_ONLY, f"this is for the admin: {HOW_TO_ASK}")
 
 
 def _key_of(authorization: bytes) -> bytes:

@@ -34,7 +34,11 @@ _HTML: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
-_JSON: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+_JSON: Headers = [
+    (b"content-type", b"application/json"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+]
 
 
 class AdminPages:

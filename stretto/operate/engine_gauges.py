@@ -24,7 +24,10 @@ def engine_view(snapshot: Snapshot, apart: Collection[str] = ()) -> FleetView:
         for one in engine.instances
     ]
     held = [one for engine in engines for one in engine.held]
-    waits = [LiveWait(one.program or one.query, one.since_s, one.reason, is_held=True) for one in held]
+    waits = [
+        LiveWait((one.tenant, one.program or one.query), one.since_s, one.reason, is_held=True)
+        for one in held
+    ]
     return FleetView(workers, waits, sum(one.num_waiting for one in engines), len(held))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from stretto.model.record import record
@@ -11,12 +11,15 @@ from stretto.operate.explanations import LABELS, summary_json
 from stretto.operate.program_times import ProgramTime
 from stretto.operate.request_metrics import Counted
 from stretto.operate.watch import Watch
+from stretto.sched.request_trace import TenantProgram
 
 _MAX_PROGRAMS = 200
 _MAX_SLOW = 25
 _SILENT_S = 300.0
 """Seconds without a request after which a program counts as one that goes on no more."""
 _HOUR_S = 3600.0
+_STATES = ("held", "waiting", "running", "silent")
+"""States of programs, in the order in which the page shows them."""
 
 
 @record
@@ -39,9 +42,9 @@ class WorkerPicture:
 
 
 class LiveWait(NamedTuple):
-    """What a request waits for, since when, and whether it is held for room in KV memory."""
+    """What a request of a program waits for, since when, and whether it is held for room in KV memory."""
 
-    program: str
+    program: TenantProgram
     since_s: float
     why: str
     is_held: bool
@@ -58,21 +61,17 @@ class FleetView(NamedTuple):
 
 def program_gauge(watch: Watch, fleet: FleetView, now_s: float) -> Mapping[str, int]:
     """Return how many programs of the last minutes are in each state."""
-    counts = dict.fromkeys(("running", "waiting", "held", "silent"), 0)
-    waits = {one.program: one for one in fleet.waits}
-    for program in watch.programs:
-        if (state := _state_of(program, waits.get(program.program), now_s)) is not None:
-            counts[state] += 1
+    counts = dict.fromkeys(_STATES, 0)
+    for state, _, _ in _present(watch, fleet, now_s):
+        counts[state] += 1
     return counts
 
 
 def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
     """Return what the live page shows."""
-    waits = {one.program: one for one in fleet.waits}
-    rows = [_program_row(one, waits.get(one.program), now_s) for one in watch.programs]
-    present = [row for row in rows if row is not None]
-    order = {"held": 0, "waiting": 1, "running": 2, "silent": 3}
-    present.sort(key=lambda row: (order[row["state"]], -row["for_s"]))
+    present = list(_present(watch, fleet, now_s))
+    by_state = Counter((program.tenant, state) for state, program, _ in present)
+    present.sort(key=lambda one: (_STATES.index(one[0]), _since_s(*one)))
     ended = [one for one in watch.programs if now_s - one.last_s < _HOUR_S and one.requests]
     slowest = sorted(ended, key=lambda one: -one.wall_s)[:_MAX_SLOW]
     by_worker, by_tenant = _counted(watch.metrics.totals())
@@ -81,9 +80,12 @@ def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
         "workers": [_worker_row(one, by_worker[one.name]) for one in fleet.workers],
         "waiting": fleet.num_waiting,
         "held": fleet.num_held,
-        "programs": present[:_MAX_PROGRAMS],
+        "programs": [_program_row(*one, now_s) for one in present[:_MAX_PROGRAMS]],
         "num_programs": len(present),
-        "tenants": [_tenant_row(name, one, present) for name, one in sorted(by_tenant.items())],
+        "tenants": [
+            {"tenant": name, **{state: by_state[name, state] for state in _STATES}, **counts._asdict()}
+            for name, counts in sorted(by_tenant.items())
+        ],
         "slowest": [summary_json(one, now_s) for one in slowest],
         "labels": LABELS,
     }
@@ -103,15 +105,15 @@ def _worker_row(one: WorkerPicture, counted: Counted) -> dict[str, Any]:
     }
 
 
-def _tenant_row(name: str, counted: Counted, programs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    own = [row["state"] for row in programs if row.get("tenant", "") == name]
-    return {
-        "tenant": name,
-        "programs": len(own),
-        "running": own.count("running"),
-        "held": own.count("held"),
-        **counted._asdict(),
-    }
+def _present(
+    watch: Watch, fleet: FleetView, now_s: float
+) -> Iterator[tuple[str, ProgramTime, LiveWait | None]]:
+    """Yield the programs that have not been silent for long, each with its state and what it waits for."""
+    waits = {one.program: one for one in fleet.waits}
+    for program in watch.programs:
+        wait = waits.get((program.tenant, program.program))
+        if (state := _state_of(program, wait, now_s)) is not None:
+            yield state, program, wait
 
 
 def _state_of(program: ProgramTime, wait: LiveWait | None, now_s: float) -> str | None:
@@ -125,21 +127,19 @@ def _state_of(program: ProgramTime, wait: LiveWait | None, now_s: float) -> str 
     return "silent" if now_s - program.last_s < _SILENT_S else None
 
 
-def _program_row(program: ProgramTime, wait: LiveWait | None, now_s: float) -> dict[str, Any] | None:
-    state = _state_of(program, wait, now_s)
-    if state is None:
-        return None
+def _since_s(state: str, program: ProgramTime, wait: LiveWait | None) -> float:
+    """Return since when a program is in its state."""
     if state in ("held", "waiting") and wait is not None:
-        since_s = wait.since_s
-    elif program.open:
-        since_s = min(one.begun_s for one in program.open.values())
-    else:
-        since_s = program.last_s
+        return wait.since_s
+    return min((one.begun_s for one in program.open.values()), default=program.last_s)
+
+
+def _program_row(state: str, program: ProgramTime, wait: LiveWait | None, now_s: float) -> dict[str, Any]:
     running = next((one.trace.tries[-1].name for one in program.open.values() if one.trace.tries), "")
     return {
         **summary_json(program, now_s),
         "state": state,
-        "for_s": round(now_s - since_s, 3),
+        "for_s": round(now_s - _since_s(state, program, wait), 3),
         "why": wait.why if wait is not None and state != "running" else "",
         "worker": running,
     }

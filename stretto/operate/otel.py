@@ -69,7 +69,9 @@ class SpanSender(Spans):
         self._send_all()
 
     def _send_all(self) -> None:
-        """Send what waits, in batches; drop a batch that the collector does not take."""
+        """Send what waits, in batches; drop a batch that the collector does not take. In the end, such a
+        collector is not asked again.
+        """
         while self._waiting:
             records = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
@@ -79,6 +81,8 @@ class SpanSender(Spans):
                 if not self._has_failed:
                     _log.warning("the collector takes no spans, which are dropped until it does: %s", error)
                 self._has_failed = True
+                if self._is_closed.is_set():
+                    self._waiting.clear()
 
     def _message(self, records: list[SpanRecord]) -> bytes:
         """Return spans as the protocol writes them."""
@@ -89,7 +93,7 @@ class SpanSender(Spans):
         scope.scope.name, scope.scope.version = "stretto", str(__version__)
         for one in records:
             span = scope.spans.add()
-            span.name, span.kind = one.name, _KINDS[one.kind]
+            span.name, span.kind = _text(one.name), _KINDS[one.kind]
             span.trace_id, span.span_id = one.trace_id.to_bytes(16, "big"), one.span_id.to_bytes(8, "big")
             if one.parent_id:
                 span.parent_span_id = one.parent_id.to_bytes(8, "big")
@@ -106,4 +110,10 @@ def _write(attributes: Any, values: Mapping[str, Attribute]) -> None:
     for name, value in values.items():
         one = attributes.add()
         one.key = name
-        setattr(one.value, _FIELDS[type(value)], value)
+        given = _text(value) if isinstance(value, str) else value
+        setattr(one.value, _FIELDS[type(value)], given)
+
+
+def _text(text: str) -> str:
+    """Return a text without what UTF-8 cannot write, which a name that a client has invented may have."""
+    return text.encode("utf-8", "replace").decode()

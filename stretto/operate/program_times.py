@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 
 from stretto.operate.parts import NOTHING, ModelRates, Parts, computed_tokens, request_parts
 from stretto.sched.observer import Observer
-from stretto.sched.request_trace import RequestTrace
+from stretto.sched.request_trace import RequestTrace, TenantProgram
 
 _MAX_PROGRAMS = 1000
 _MAX_REQUESTS = 30
 """Requests of a program that are kept, of those that have ended: the last ones."""
 _MAX_MODELS = 200
+_MAX_LOOKS = 8
+"""Programs that a new one looks at, to find one that can be forgotten."""
 _LLM_OPERATIONS = ("prefill", "decode")
-_Key = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -108,22 +109,24 @@ class ProgramTimes(Observer):
     """An observer that follows where the time of the last programs went.
 
     Args:
-        max_programs: number of programs that are remembered; more only while all of them have open requests.
+        max_programs: number of programs that are remembered. While (nearly) all of them have open requests,
+            new ones are not followed.
     """
 
     def __init__(self, max_programs: int = _MAX_PROGRAMS) -> None:
         self._max_programs = max_programs
-        self._programs: OrderedDict[_Key, ProgramTime] = OrderedDict()
+        self._programs: OrderedDict[TenantProgram, ProgramTime] = OrderedDict()
         self._rates: dict[str, ModelRates] = {}
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Note that a program has one more request."""
-        key = _key_of(trace)
+        key = trace.tenant_program
         program = self._programs.get(key)
         if program is None:
+            if not self._has_room():
+                return
             program = ProgramTime(key[1], key[0], trace.door, trace.arrived_s, trace.arrived_s)
             self._programs[key] = program
-            self._forget()
         else:
             self._programs.move_to_end(key)
         begun_s = max(trace.arrived_s, program.last_s)
@@ -134,7 +137,7 @@ class ProgramTimes(Observer):
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Add the time of a request to its program."""
-        program = self._programs.get(_key_of(trace))
+        program = self._programs.get(trace.tenant_program)
         opened = None if program is None else program.open.pop(id(trace), None)
         if program is None or opened is None:
             return
@@ -181,7 +184,7 @@ class ProgramTimes(Observer):
         return len(self._programs)
 
     def __iter__(self) -> Iterator[ProgramTime]:
-        """Iterate over the programs, those first that have asked for something longest ago."""
+        """Iterate over the programs, about in the order in which they have asked for something last."""
         return iter(self._programs.values())
 
     def find(self, program: str) -> list[ProgramTime]:
@@ -205,13 +208,16 @@ class ProgramTimes(Observer):
             model = ""
         return self._rates.setdefault(model, ModelRates.unknown())
 
-    def _forget(self) -> None:
-        """Forget the program that has asked for something longest ago, of those without open requests."""
-        if len(self._programs) > self._max_programs:
-            idle = next((key for key, one in self._programs.items() if not one.open), None)
-            if idle is not None:
-                del self._programs[idle]
-
-
-def _key_of(trace: RequestTrace) -> _Key:
-    return trace.tenant, trace.program or trace.request_id
+    def _has_room(self) -> bool:
+        """Return whether there is room for one more program. If need be, the one that has asked for something
+        longest ago is forgotten. Those with open requests stay: a few are moved behind the others at a time.
+        """
+        for _ in range(_MAX_LOOKS):
+            if len(self._programs) < self._max_programs:
+                return True
+            key, program = next(iter(self._programs.items()))
+            if program.open:
+                self._programs.move_to_end(key)
+            else:
+                del self._programs[key]
+        return len(self._programs) < self._max_programs

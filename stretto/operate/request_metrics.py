@@ -190,8 +190,7 @@ class RequestMetrics(Observer):
         """Count the tokens that a worker has told, if they can be true."""
         if (num_prompt := trace.prompt_tokens) is not None:
             num_cached = trace.cached_tokens or 0
-            num_prompt = max(num_prompt, num_cached)  # Anthropic's API counts cached ones beside the prompt's
-            if num_prompt <= MOST_TOKENS:
+            if num_cached <= num_prompt <= MOST_TOKENS:
                 row.prompt += num_prompt
                 row.cached += num_cached
                 row.predicted += trace.predicted_cached  # only these can be compared with what was found

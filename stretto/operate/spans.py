@@ -20,9 +20,9 @@ from random import Random, SystemRandom
 from typing import Literal, TypeAlias
 
 from stretto.model.record import record
-from stretto.sched.messages import Action, Reply
+from stretto.sched.messages import Action, Event, Open, Reply, Submit
 from stretto.sched.observer import Observer
-from stretto.sched.request_trace import RequestTrace, TraceContext
+from stretto.sched.request_trace import RequestTrace, TenantProgram, TraceContext
 
 SILENT_S = 300.0
 _MAX_PROGRAMS = 10_000
@@ -42,7 +42,6 @@ _OPERATIONS: Mapping[str, str] = {
 }
 """GenAI operations by the path of a request or the operation of a step; of others `stretto.` and its name."""
 Attribute: TypeAlias = str | int | float | bool
-_Key: TypeAlias = tuple[str, str]
 
 
 @record
@@ -87,7 +86,8 @@ class Spans(Observer):
     def __init__(self, emit: Callable[[SpanRecord], None]) -> None:
         self._emit = emit
         self._random = Random(SystemRandom().getrandbits(128)).getrandbits
-        self._programs: OrderedDict[_Key, _Program] = OrderedDict()
+        self._programs: OrderedDict[TenantProgram, _Program] = OrderedDict()
+        self._queries: dict[str, TenantProgram] = {}
 
     def begin(self, trace: RequestTrace, parent: TraceContext | None) -> TraceContext:
         """Give a request its place among the spans, and return it.
@@ -106,12 +106,12 @@ class Spans(Observer):
         """Note that a program has one more request, unless that belongs to a span of the client's."""
         if trace.context is None:
             self.begin(trace, None)
-        if (program := self._programs.get(_key_of(trace))) is not None:
+        if (program := self._programs.get(trace.tenant_program)) is not None:
             program.num_open += 1
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Emit the spans of a request."""
-        context, program = trace.context, self._programs.get(_key_of(trace))
+        context, program = trace.context, self._programs.get(trace.tenant_program)
         if program is not None and program.num_open:
             program.num_open -= 1
             program.last_s = now_s
@@ -119,10 +119,19 @@ class Spans(Observer):
             self._emit_request(trace, context, now_s)
         self._end_silent(now_s)
 
+    def on_event(self, event: Event, now_s: float) -> None:
+        """Note the queries that are programs by themselves."""
+        match event:
+            case Submit(query, tenant=tenant, program=program):
+                self._begin_query(query, tenant, program)
+            case Open(query, record):
+                self._begin_query(query, record.tenant, record.program)
+
     def on_action(self, action: Action, now_s: float) -> None:
         """End the program that a query was by itself."""
         if type(action) is Reply:
-            for key in [key for key in self._programs if key[1] == action.query]:
+            key = self._queries.pop(action.query, None)
+            if key is not None and key in self._programs:
                 self._end_program(key)
 
     def close(self) -> None:
@@ -130,8 +139,12 @@ class Spans(Observer):
         for key in list(self._programs):
             self._end_program(key)
 
+    def _begin_query(self, query: str, tenant: str, program: str) -> None:
+        if not program:
+            self._queries[query] = (tenant, query)
+
     def _program_of(self, trace: RequestTrace) -> _Program:
-        key = _key_of(trace)
+        key = trace.tenant_program
         if (program := self._programs.get(key)) is not None:
             self._programs.move_to_end(key)
             return program
@@ -159,7 +172,7 @@ class Spans(Observer):
             elif now_s - program.last_s > SILENT_S:
                 self._end_program(key)
 
-    def _end_program(self, key: _Key) -> None:
+    def _end_program(self, key: TenantProgram) -> None:
         one = self._programs.pop(key)
         ids = one.context
         self._emit(
@@ -231,7 +244,3 @@ def _attributes(trace: RequestTrace, operation: str) -> Mapping[str, Attribute]:
         "stretto.waited_for": trace.why or None,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _key_of(trace: RequestTrace) -> _Key:
-    return trace.tenant, trace.program or trace.request_id

@@ -23,13 +23,15 @@ _PROMPT, _OUTPUT, _CACHED = (
     (b"cached_tokens", b"cache_read_input_tokens"),
 )
 """Names of the counts in OpenAI's older API, and in its newer one and others."""
+_APART = b"cache_read_input_tokens", b"cache_creation_input_tokens"
+"""Counts of Anthropic's API, whose `input_tokens` are those of the prompt that are in neither."""
 _OPENING = re.compile(
     rb'"content": ?""|"type": ?"(?:message_start|content_block_start|ping|response\.'
     rb'(?:created|queued|in_progress|output_item\.added|content_part\.added))"'
 )
 """What an event has that opens a stream: an empty text, or a type of Anthropic's or OpenAI's newer API."""
 _UNKNOWN = WorkerUsage()
-_COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})(?![\w.])' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED)))
+_COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})(?![\w.])' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED, *_APART)))
 
 
 class EventParts:
@@ -88,6 +90,8 @@ class UsageReader:
             return _UNKNOWN
         found = {name: int(number) for name, number in _COUNTS.findall(self._tail)}
         num_prompt, num_output, num_cached = (_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED))
+        if num_prompt is not None and _PROMPT[0] not in found:
+            num_prompt += sum(found.get(name, 0) for name in _APART)
         return WorkerUsage(num_prompt, num_output, num_cached, _PROMPT[0] in found)
 
 

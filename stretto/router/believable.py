@@ -42,7 +42,7 @@ def usage(reported: WorkerUsage, request: RoutedRequest, most_tokens: int) -> Wo
         num_prompt = most
     if num_output is not None and num_output > most_output:
         num_output = most_output
-    most_cached = most if num_prompt is None or not reported.is_older_api else num_prompt
-    if num_cached is not None and num_cached > most_cached:  # Anthropic's API counts them beside the prompt's
+    most_cached = most if num_prompt is None else num_prompt
+    if num_cached is not None and num_cached > most_cached:
         num_cached = most_cached
     return WorkerUsage(num_prompt, num_output, num_cached, reported.is_older_api)

@@ -136,8 +136,8 @@ class RouterConfig:
             are looked up in what workers report of their caches; None looks up those that come as token ids.
         snapshot: file that keeps what workers hold in their caches, from the router's end to its next start;
             None begins without. What workers report by KV events is not kept.
-        admin_key_env: environment variable with the key of the admin, who may see the live page and where the
-            time of programs went; None leaves that to clients on the same machine.
+        admin_key_env: environment variable with the key of the admin, who may change the workers, and see the
+            live page and where the time of programs went; None leaves that to clients on the same machine.
         host: address to listen at.
         port: port to listen at; 0 takes a free one.
         max_waiting: number of requests that may wait in the router; more are refused with status 429.

@@ -285,6 +285,7 @@ class RoutedExchange:
 
     def pause(self) -> None:
         """Read no more of the answer: the client does not take it."""
+        self._count_pause()
         self._is_paused = self._was_paused = True
         self._paused_since_s = monotonic()
         if self.attempt is not None:
@@ -292,8 +293,7 @@ class RoutedExchange:
 
     def resume(self) -> None:
         """Go on reading the answer."""
-        if self._is_paused:
-            self.trace.paused_s += monotonic() - self._paused_since_s
+        self._count_pause()
         self._is_paused = False
         if self.attempt is not None:
             self.attempt.resume()
@@ -591,8 +591,16 @@ class RoutedExchange:
         if actions:
             self._act(actions)
 
+    def _count_pause(self) -> None:
+        """Count the time for which the client has taken nothing, up to now."""
+        if self._is_paused:
+            now_s = monotonic()
+            self.trace.paused_s += now_s - self._paused_since_s
+            self._paused_since_s = now_s
+
     def _leave(self, status: int) -> None:
         self._end_hedge()
+        self._count_pause()
         self.trace.end(status, monotonic())
         self._ended(self)
 

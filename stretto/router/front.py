@@ -53,6 +53,7 @@ from stretto.router.token_reader import TokenReader
 from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.request_trace import RequestTrace
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
 _log = logging.getLogger(__name__)
@@ -341,6 +342,11 @@ class Front:
             cuts_priority=router_state.cuts_priority,
             headers=request.headers if self.config.max_programs and not is_alone else None,
         )
+
+    def trace_of(self, ticket: Ticket) -> RequestTrace | None:
+        """Return the history of an open request; None before its exchange is known."""
+        exchange = self._exchanges.get(ticket)
+        return None if exchange is None else exchange.trace
 
     def _register(self, exchange: RoutedExchange) -> None:
         self._exchanges[exchange.ticket] = exchange

@@ -35,8 +35,9 @@ def fleet_view(front: Front) -> FleetView:
             )
         )
     waits = [
-        LiveWait(one.program, one.since_s, one.why, is_held=one.why != TURN)
+        LiveWait(trace.tenant_program, one.since_s, one.why, is_held=one.why != TURN)
         for one in state.waiting(_MAX_WAITS)
+        if (trace := front.trace_of(one.ticket)) is not None
     ]
     return FleetView(workers, waits, state.num_waiting, state.num_held)
 

@@ -1,8 +1,8 @@
 """The paths that the router answers itself: its health, its metrics, the models, and the list of workers.
 
-What waits is shown at `/router/waiting`. Workers are added, drained and removed through `/router/workers`,
-from this machine only: whoever can do that reads all requests. Requests with a header `Origin` are refused,
-because a web page that is open in a browser on this machine sends them.
+What waits is shown at `/router/waiting`. Workers are added, drained and removed through `/router/workers`, by
+the admin only: whoever can do that reads all requests. Requests with a header `Origin` are refused, because a
+web page that is open in the admin's browser sends them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from stretto.http.admin import AdminKey, admin_refusal
+from stretto.http.admin import HOW_TO_ASK, AdminKey, admin_refusal
 from stretto.http.client.headers import value_of
 from stretto.http.client_request import ClientRequest, path_of
 from stretto.http.event_stream import EventStream
@@ -75,10 +75,10 @@ class OwnRoutes:
                 cards = (models[name] for models in lists if name in models)
                 return None if (card := next(cards, None)) is None else _answer(card)
         if path in (WAITING, WORKERS) or path.startswith(WORKERS + "/"):
-            if not is_local:
-                raise _refusal(403, f"{path} is for clients on the router's own machine")
             if value_of(request.headers, b"origin") is not None:
                 raise _refusal(403, f"{path} is not for web pages: the request has a header Origin")
+            if not self._admin.admits(request.headers, is_local=is_local):
+                raise _refusal(403, f"{path} is for the admin: {HOW_TO_ASK}")
             if path == WAITING:
                 return self._waiting(request.method)
             return self._workers(request, path.removeprefix(WORKERS).strip("/"))

@@ -17,6 +17,8 @@ from stretto.model.record import record
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 Door: TypeAlias = Literal["openai", "apps", "programs"]
 """Where requests come in: plain traffic, queries of apps, and sessions of programs on semantic variables."""
+TenantProgram: TypeAlias = tuple[str, str]
+"""Tenant and name of a program: two tenants may use the same name."""
 
 
 @record
@@ -122,6 +124,11 @@ class RequestTrace:
     error: str = ""
     was_hedged: bool = False
     context: TraceContext | None = None
+
+    @property
+    def tenant_program(self) -> TenantProgram:
+        """Tenant and program. A request that belongs to no program is one by itself, named by its id."""
+        return self.tenant, self.program or self.request_id
 
     @property
     def worker(self) -> InstanceId:

@@ -37,6 +37,7 @@ class HeldPicture:
     """
 
     query: str
+    tenant: str
     program: str
     step: str
     since_s: float

@@ -102,6 +102,37 @@ def test_who_is_an_admin() -> None:
     assert not anybody.admits([(b"host", b"rebound.example:8700")], is_local=True)
     assert not anybody.admits([], is_local=True)
     assert not anybody.admits([(b"authorization", b"Bearer ")], is_local=False)
+    for name in (b"x-forwarded-for", b"forwarded", b"x-real-ip", b"via", b"origin"):
+        assert not anybody.admits([*LOCAL, (name, b"8.8.8.8")], is_local=True)
+
+
+def test_a_server_with_a_key_wants_it_from_this_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy beside it that rewrites the name makes everybody look like a client on this machine."""
+    monkeypatch.setenv("TEST_ADMIN_KEY", "k")
+    keyed = AdminKey("TEST_ADMIN_KEY")
+    assert not keyed.admits(LOCAL, is_local=True)
+    assert keyed.admits([(b"authorization", b"Bearer k")], is_local=False)
+
+
+def test_the_workers_are_for_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_ADMIN_KEY", "k")
+    paths = ("/router/workers", "/router/waiting")
+
+    async def main() -> None:
+        async with routing("well") as at:
+            for path in paths:
+                assert (await at.client.get(path)).status_code == 200
+                for headers in ({"host": "rebound.example"}, {"x-forwarded-for": "8.8.8.8"}):
+                    assert (await at.client.get(path, headers=headers)).status_code == 403
+            added = await at.client.post(paths[0], json={"url": "http://e"}, headers={"via": "1.1 proxy"})
+            assert (added.status_code, len(at.router_state.workers())) == (403, 1)
+        async with routing("well", admin_key_env="TEST_ADMIN_KEY") as at:
+            for path in paths:
+                assert (await at.client.get(path)).status_code == 403
+                keyed = await at.client.get(path, headers={"authorization": "Bearer k"})
+                assert keyed.status_code == 200
+
+    run(main())
 
 
 def test_an_admin_key_that_is_not_there_is_no_empty_key(monkeypatch: pytest.MonkeyPatch) -> None:

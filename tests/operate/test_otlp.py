@@ -112,6 +112,32 @@ def test_a_collector_that_takes_nothing_costs_no_request(
     ]
 
 
+def test_names_that_utf_8_cannot_write_cost_no_other_span(collector: _Collector) -> None:
+    from stretto.operate.otel import SpanSender
+    from stretto.operate.spans import SpanRecord
+
+    sender = SpanSender(f"http://127.0.0.1:{collector.server_port}")
+    for number, name in enumerate(("well", "\ud800"), 1):
+        sender._emit(SpanRecord(name, "internal", 1, number, 0, 0.0, 1.0, {"model": name}))
+    sender.close()
+    assert [(one.name, value_of(one, "model")) for one in collector.spans] == [("well", "well"), ("?", "?")]
+
+
+def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: _Collector) -> None:
+    from stretto.operate.otel import SpanSender
+    from stretto.operate.spans import SpanRecord
+
+    collector.status, asked = 500, []
+    sender = SpanSender(f"http://127.0.0.1:{collector.server_port}")
+    write, sender._message = sender._message, lambda records: asked.append(records) or write(records)  # type: ignore[method-assign, func-returns-value]
+    sender._is_closed.set()
+    sender._thread.join()
+    for number in range(1, 1000):
+        sender._emit(SpanRecord("x", "internal", 1, number, 0, 0.0, 1.0, {}))
+    sender._send_all()
+    assert len(asked) == 1
+
+
 def test_an_address_that_is_none_is_refused() -> None:
     from stretto.model.errors import ConfigError
     from stretto.operate.otel import SpanSender

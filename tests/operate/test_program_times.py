@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from stretto.cluster.placement import Choice
 from stretto.operate.explanations import explanation_json, explanation_text
+from stretto.operate.live import FleetView, LiveWait, live_json, program_gauge
 from stretto.operate.program_times import ProgramTimes
+from stretto.operate.watch import Watch
 from stretto.sched.request_trace import RequestTrace, Try
 
 
@@ -113,6 +115,32 @@ def test_programs_are_bounded_and_open_ones_are_kept() -> None:
     end(times, kept, 500.0, 503)
     (program,) = times.find("open")
     assert (program.wall_s, program.num_failed) == (500.0, 1)
+
+
+def test_while_all_programs_are_open_new_ones_are_not_followed() -> None:
+    times = ProgramTimes(max_programs=100)
+    first = [arrive(times, f"first{number}", 0.0) for number in range(100)]
+    late = [arrive(times, f"late{number}", 1.0) for number in range(10)]
+    for trace in (*first, *late):
+        end(times, trace, 2.0)
+    assert {one.program for one in times} == {f"first{number}" for number in range(100)}
+    arrive(times, "later", 3.0)
+    assert len(times) == 100
+    assert times.find("later")
+
+
+def test_the_same_name_is_another_program_for_another_tenant() -> None:
+    watch = Watch()
+    for tenant in ("a", "b"):
+        trace = RequestTrace(
+            f"r{tenant}", "/v1/chat/completions", 1.0, tenant=tenant, program="p", placed_s=1.0
+        )
+        watch.observers.on_request_arrived(trace, 1.0)
+    view = FleetView([], [LiveWait(("b", "p"), 2.0, "no room", is_held=True)], 2, 1)
+    shown = live_json(watch, view, 5.0)
+    rows = [(one["tenant"], one["state"], one["why"], one["for_s"]) for one in shown["programs"]]
+    assert rows == [("b", "held", "no room", 3.0), ("a", "waiting", "", 4.0)]
+    assert program_gauge(watch, view, 5.0) == {"held": 1, "waiting": 1, "running": 0, "silent": 0}
 
 
 steps = st.lists(

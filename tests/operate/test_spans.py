@@ -8,9 +8,10 @@ import pytest
 from support.routing import Routing, routing, run, until
 
 from stretto.cluster.placement import Choice
+from stretto.model.tasks import QueryRecord
 from stretto.operate.spans import SILENT_S, SpanRecord, Spans
 from stretto.operate.watch import Watch
-from stretto.sched.messages import Reply
+from stretto.sched.messages import Open, Reply
 from stretto.sched.request_trace import RequestTrace, Try, read_traceparent
 
 CHAT = "/v1/chat/completions"
@@ -57,8 +58,11 @@ def test_attempts_belong_to_requests_and_requests_to_their_program() -> None:
 def test_a_program_ends_with_its_query_or_in_silence() -> None:
     found: list[SpanRecord] = []
     spans = Spans(found.append)
+    spans.on_event(Open("query"), 0.0)
+    spans.on_event(Open("part", QueryRecord(program="silent")), 0.0)
     request_of(spans, "query", 0.0, "decode")
     spans.on_action(Reply("query", {}), 2.0)
+    spans.on_action(Reply("part", {}), 2.0)
     assert [one.name for one in found] == ["chat m", "invoke_workflow openai"]
     request_of(spans, "silent", 3.0)
     request_of(spans, "late", 5.0 + SILENT_S)

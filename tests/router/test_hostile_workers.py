@@ -77,7 +77,7 @@ def test_false_counts_of_one_model_leave_others_many_requests_at_once(
         ),
         (RoutedRequest(max_tokens=10, num_answers=3), WorkerUsage(5, 31), WorkerUsage(5, 30)),
         (RoutedRequest(), WorkerUsage(LIE, LIE), WorkerUsage(100, 100)),
-        (RoutedRequest(), WorkerUsage(3, 4, 90), WorkerUsage(3, 4, 90)),
+        (RoutedRequest(), WorkerUsage(3, 4, 90), WorkerUsage(3, 4, 3)),
         (RoutedRequest(max_tokens=2**70), WorkerUsage(None, LIE, LIE), WorkerUsage(None, 100, 100)),
     ],
 )

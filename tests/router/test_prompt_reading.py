@@ -213,5 +213,9 @@ def test_counts_are_read_from_the_end_of_an_answer() -> None:
     reader.feed(b'{"usage": {"prompt_tokens": 90, "completion_tokens" : 5}}')
     assert reader.usage() == WorkerUsage(90, 5, None, is_older_api=True)
     reader.feed(b'{"usage":{"input_tokens":8,"output_tokens":9,"cache_read_input_tokens":4}}')
-    assert reader.usage() == WorkerUsage(8, 9, 4)
+    assert reader.usage() == WorkerUsage(12, 9, 4), "Anthropic counts what was cached beside the others"
+    reader.feed(b'{"usage":{"input_tokens":8,"cache_creation_input_tokens":5,"output_tokens":9}}')
+    assert reader.usage() == WorkerUsage(13, 9, None)
+    reader.feed(b'{"usage":{"input_tokens":8,"input_tokens_details":{"cached_tokens":4},"output_tokens":9}}')
+    assert reader.usage() == WorkerUsage(8, 9, 4), "OpenAI counts it among them"
     assert UsageReader().usage() == WorkerUsage()

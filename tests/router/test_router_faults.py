@@ -304,17 +304,39 @@ def test_a_request_that_has_waited_before_is_refused_in_its_own_time() -> None:
     run(main())
 
 
+async def flooded(at: Routing) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for a stream that is not read, and wait until the worker is stopped."""
+    body = json.dumps({"prompt": "a", "stream": True}).encode()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # else the kernel may take the flood
+    sock.connect(("127.0.0.1", at.router.port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1000)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+    writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    await until(lambda: any(one._is_paused for one in at.router.front._exchanges.values()))
+    return reader, writer
+
+
+def test_a_client_that_leaves_an_answer_unread_is_what_took_the_time() -> None:
+    async def main() -> None:
+        async with routing("floods") as at:
+            _, writer = await flooded(at)
+            (exchange,) = at.router.front._exchanges.values()
+            writer.transport.abort()
+            await until(lambda: is_clean(at))
+            trace = exchange.trace
+            assert trace.ended_s is not None
+            assert 0 < trace.paused_s <= trace.ended_s - trace.arrived_s
+            (program,) = at.router.front.watch.programs
+            assert program.path.network == pytest.approx(trace.paused_s)
+
+    run(main())
+
+
 def test_a_client_that_does_not_read_stops_the_worker() -> None:
     async def main() -> None:
         async with routing("floods") as at:
-            body = json.dumps({"prompt": "a", "stream": True}).encode()
-            sock = socket.socket()
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)  # else the kernel may take the flood
-            sock.connect(("127.0.0.1", at.router.port))
-            reader, writer = await asyncio.open_connection(sock=sock, limit=1000)
-            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
-            writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            await until(lambda: any(one._is_paused for one in at.router.front._exchanges.values()))
+            reader, writer = await flooded(at)
             before = 0
             while at.servers[0].num_flooded != before:  # what is between worker and client fills up
                 before = at.servers[0].num_flooded

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
@@ -35,9 +34,6 @@ from stretto.model.values import Document
 with imports_of("postgres", "PostgreSQL"):
     import psycopg
     from pgvector.psycopg import register_vector
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

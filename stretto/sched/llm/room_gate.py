@@ -197,8 +197,9 @@ class RoomGate:
     def _picture(self, holding: Holding) -> HeldPicture:
         entry = self._held[holding.key]  # type: ignore[index]
         reason = f"its program needs {holding.need:.0f} tokens of KV memory; {self._room.reason()}"
-        step, need = entry.request.step, round(holding.need)
-        return HeldPicture(entry.query, entry.program, step, holding.since_s, need, reason)
+        step, record = entry.request.step, entry.request.record
+        need = round(holding.need)
+        return HeldPicture(entry.query, record.tenant, record.program, step, holding.since_s, need, reason)
 
     def due_s(self) -> float | None:
         """Return the time at which `released` or `overdue` should be asked even if nothing happens."""
