@@ -27,7 +27,7 @@ def key_lines(text: str) -> Mapping[KeyPath, int]:
     The keys of the result are paths, such as ("replica", 0, "config").
     """
     found: dict[KeyPath, int] = {}
-    counts: dict[str, int] = {}
+    counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
     quotes = ""  # of the multi-line string that this line is in
     for number, line in enumerate(text.split("\n"), 1):
@@ -47,11 +47,16 @@ def key_lines(text: str) -> Mapping[KeyPath, int]:
     return found
 
 
-def _table_path(is_element: bool, parts: tuple[str, ...], counts: dict[str, int]) -> KeyPath:
-    name, *rest = parts
-    if is_element and not rest:
-        counts[name] = counts.get(name, -1) + 1
-    return (name, counts[name], *rest) if name in counts else (name, *rest)
+def _table_path(is_element: bool, parts: tuple[str, ...], counts: dict[KeyPath, int]) -> KeyPath:
+    """Return the path of a table by its header. `counts` has the place of the last table of each array."""
+    path: KeyPath = ()
+    for num_parts, part in enumerate(parts, 1):
+        path = (*path, part)
+        if is_element and num_parts == len(parts):
+            counts[path] = counts.get(path, -1) + 1
+        if path in counts:
+            path = (*path, counts[path])
+    return path
 
 
 def _parts(dotted: str) -> tuple[str, ...]:

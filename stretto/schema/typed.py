@@ -134,9 +134,12 @@ def _written(kind: Any) -> Any:
     """Return the type without paths where texts are allowed beside them: plain data has no paths, and msgspec
     refuses such a union.
     """
-    arms = get_args(kind)
-    if get_origin(kind) in _UNIONS and str in arms and Path in arms:
-        return Union[tuple(arm for arm in arms if arm is not Path)]  # noqa: UP007
+    origin, arms = get_origin(kind), get_args(kind)
+    if origin in _UNIONS:
+        arms = tuple(arm for arm in arms if arm is not Path) if str in arms else arms
+        return Union[tuple(_written(arm) for arm in arms)]  # noqa: UP007
+    if origin in (*_LISTS, *_MAPPINGS):
+        return origin[tuple(arm if arm is ... else _written(arm) for arm in arms)]
     return kind
 
 
@@ -153,7 +156,7 @@ def _problem(fault: _Fault, place: str) -> ValueProblem:
     return ValueProblem(f"{place}: {words}" if place else words, keys=fault.keys, reason=fault.reason)
 
 
-def _faults(kind: Any, value: Any, keys: Keys) -> Iterator[_Fault]:
+def _faults(kind: Any, value: Any, keys: Keys, *, is_secret: bool = False) -> Iterator[_Fault]:
     whole, kind = kind, _meant(kind, value)
     hints = _hints(kind)
     if hints is not None and isinstance(value, dict):
@@ -166,17 +169,25 @@ def _faults(kind: Any, value: Any, keys: Keys) -> Iterator[_Fault]:
                 yield _Fault(keys, keys, reason, False)
         for key, item in value.items():
             if key in hints:
-                yield from _faults(hints[key], item, (*keys, key))
+                yield from _faults(hints[key], item, (*keys, key), is_secret=key in _secrets(kind))
     elif isinstance(value, list) and get_origin(kind) in _LISTS:
-        for position, item in enumerate(value):
-            yield from _faults(get_args(kind)[0], item, (*keys, position))
+        for position, (one, item) in enumerate(zip(_item_kinds(kind, len(value)), value, strict=False)):
+            yield from _faults(one, item, (*keys, position), is_secret=is_secret)
     elif isinstance(value, dict) and get_origin(kind) in _MAPPINGS:
         for key, item in value.items():
-            yield from _faults(get_args(kind)[1], item, (*keys, str(key)))
+            yield from _faults(get_args(kind)[0], key, (*keys, str(key)), is_secret=is_secret)
+            yield from _faults(get_args(kind)[1], item, (*keys, str(key)), is_secret=is_secret)
     try:
         convert(whole, value)
     except msgspec.ValidationError:
-        yield _Fault(keys, keys, f"must be {words_for(whole)}, got {shortened(value)}")
+        given = "" if is_secret else f", got {shortened(value)}"
+        yield _Fault(keys, keys, f"must be {words_for(whole)}{given}")
+
+
+def _item_kinds(kind: Any, num_items: int) -> Sequence[Any]:
+    """Return the types of the items of a list."""
+    kinds = get_args(kind)
+    return kinds if get_origin(kind) is tuple and kinds[-1:] != (...,) else kinds[:1] * num_items
 
 
 def _meant(kind: Any, value: object) -> Any:
@@ -208,7 +219,11 @@ def _words(info: inspect.Type) -> str:
             return "one of " + ", ".join(map(str, values))  # msgspec sorts them
         case inspect.IntType() | inspect.FloatType():
             return ("a whole number" if isinstance(info, inspect.IntType) else "a number") + _bounds(info)
-        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
+        case inspect.EnumType(cls=cls):
+            return "one of " + ", ".join(str(one.value) for one in cls)
+        case inspect.TupleType(item_types=items):
+            return f"a list with {', '.join(map(_words, items))}"
+        case inspect.CollectionType(item_type=item):
             return f"a list{' that is not empty' if info.min_length else ''}, each {_words(item)}"
         case inspect.BoolType():
             return "true or false"
@@ -216,7 +231,13 @@ def _words(info: inspect.Type) -> str:
             return "a text that is not empty" if least else "a text"
         case inspect.CustomType(cls=cls):
             return "a path" if cls is Path else "a value that only code can give"
-    return "a mapping"
+        case inspect.DictType():
+            return "a mapping"
+        case inspect.AnyType():
+            return "a value"
+        case inspect.BytesType():
+            return "a text in base64"
+    return f"a {type(info).__name__.removesuffix('Type').lower()}"
 
 
 def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
@@ -242,6 +263,13 @@ def _hints(kind: Any) -> Mapping[str, Any] | None:
     if not isinstance(kind, type) or not (issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)):
         return None
     return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _secrets(kind: Any) -> frozenset[str]:
+    """Return the keys of a dataclass whose values it does not print; messages do not, either."""
+    found = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return frozenset(one.name for one in found if not one.repr)
 
 
 def _required(kind: Any) -> Iterator[str]:

@@ -60,7 +60,7 @@ class TenantConfig:
     """
 
     name: str
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = field(repr=False)
     limits: Limits | None = None
     weight: float = 1.0
 

@@ -67,6 +67,7 @@ class UsageBook(Observer):
         }
         self._changed: set[tuple[str, str]] = set()
         self._writing: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> UsageBook:
         self._writing = asyncio.create_task(self._write_often())
@@ -99,6 +100,10 @@ class UsageBook(Observer):
             await asyncio.shield(self._write())
 
     async def _write(self) -> None:
+        async with self._lock:
+            await self._write_changed()
+
+    async def _write_changed(self) -> None:
         changed, self._changed = self._changed, set()
         if not changed:
             return

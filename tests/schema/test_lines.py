@@ -34,6 +34,12 @@ text = \"\"\"one line\"\"\"
 """
 
 
+def test_tables_within_tables_are_told_apart() -> None:
+    lines = key_lines("[[a.b]]\nc = 1\n[[a.b]]\nc = 2\n[[d]]\n[[d.e]]\n[[d]]\n[[d.e]]\nf = 3\n")
+    assert lines[("a", "b", 1, "c")] == 4
+    assert lines[("d", 1, "e", 0, "f")] == 9
+
+
 def paths(values: Any, path: KeyPath = ()) -> list[KeyPath]:
     """Every path in parsed TOML."""
     found = [path] if path else []

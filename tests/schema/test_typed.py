@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,3 +107,38 @@ def test_a_path_or_a_text_is_read_as_the_text() -> None:
     assert read_as(kind, "a/b") == "a/b"
     with pytest.raises(ValueProblem, match="must be a text, got 3"):
         read_as(kind, 3)
+    assert read_as(dict[str, tuple[kind, ...]], {"a": ["b"]}) == {"a": ("b",)}
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (Colour, "green", "the value must be one of red, blue, got 'green'"),
+        (tuple[int, str], [1, 2], r"\[1\] must be a text, got 2"),
+        (tuple[int, str], [1], r"must be a list with a whole number, a text, got \[1\]"),
+        (tuple[()], [1], "must be a list"),
+        (frozenset[str], [1], r"must be a list, each a text, got \[1\]"),
+        (dict[str, int], {1: 2}, "1 must be a text, got 1"),
+        (bytes, "%", "must be a text in base64, got '%'"),
+    ],
+)
+def test_other_types_are_named_too(kind: Any, value: Any, message: str) -> None:
+    with pytest.raises(ValueProblem, match=message):
+        read_as(kind, value)
+
+
+@dataclass(frozen=True)
+class Secretive:
+    keys: tuple[str, ...] = field(repr=False)
+
+
+@pytest.mark.parametrize("keys", ["hidden", [["hidden"]], {"hidden": 1}])
+def test_messages_are_silent_about_what_a_dataclass_does_not_print(keys: Any) -> None:
+    with pytest.raises(ValueProblem, match=r"^keys.* must be a (list|text)") as caught:
+        read_as(Secretive, {"keys": keys})
+    assert "hidden" not in caught.value.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,15 @@ import openai
 import pytest
 from support.gated_worker import MODEL, PATIENCE_S, GatedWorker
 from support.pages import DOCS, python_of
+from support.programs import Desk, desk_llm
 from support.services import served
 
+from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
+from stretto.apps import naive_rag
 from stretto.engines.catalogue import transforms_engine
+from stretto.model.deployment import deploy
 from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.batches.records import ENDED
 from stretto.service.config import ServiceConfig, TenantConfig
 from stretto.service.pool.pool import WorkerPool
@@ -229,6 +235,8 @@ def test_tenants_see_their_own_alone(tmp_path: Path) -> None:
         done = ended(own, batch.id)
         assert done.status == "completed"
         assert list(other.files.list()) == list(other.batches.list()) == []
+        with pytest.raises(openai.BadRequestError, match="limit must be a number"):
+            other.files.list(extra_query={"limit": f"{1:010}{'9' * 5000}"})
         for call in (
             lambda: other.files.retrieve(batch.input_file_id),
             lambda: other.files.content(done.output_file_id),
@@ -262,3 +270,22 @@ def test_a_service_that_is_started_again_goes_on(tmp_path: Path) -> None:
             wait_until(lambda: not list((tmp_path / "state" / "answers").iterdir()))
         assert not list((tmp_path / "state" / "files").glob("*.part"))
         assert sum(asked.prompt == "q0" for asked in worker.asked) == 1
+
+
+def test_lines_are_answered_by_an_app_too(tmp_path: Path) -> None:
+    data = base64.b64encode(b"The captain lived at the inn.").decode()
+    file = {"type": "file", "file": {"filename": "inn.txt", "file_data": data}}
+    line = chat_line("a", "")
+    line["body"] = {
+        "model": "naive",
+        "messages": [{"role": "user", "content": [file, {"type": "text", "text": "Where?"}]}],
+    }
+    names = ("chunking", "embedding", "reranking", "vectors")
+    fakes = [deploy(name, FakeBatch, FakeBatchConfig(), keeps_state=True) for name in names]
+    engines, apps = [desk_llm(Desk(lambda _: "inn")), *fakes], {"naive": deploy_app("naive", naive_rag())}
+    with served(engines, ServiceConfig(port=0), apps, state=tmp_path / "state") as (service, _):
+        client = client_of(service)
+        done = ended(client, begun(client, jsonl([line])).id)
+        assert done.request_counts.completed == 1, lines_of(client, done.error_file_id)
+        answer = lines_of(client, done.output_file_id)["a"]["response"]["body"]
+        assert answer["choices"][0]["message"]["content"] == "inn"

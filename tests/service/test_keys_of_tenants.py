@@ -17,8 +17,9 @@ from stretto.cli.commands import app
 from stretto.http.refusals import Refused
 from stretto.model.errors import ConfigError, JournalError
 from stretto.sched.request_trace import RequestTrace
+from stretto.schema.tables import Tables
 from stretto.service.api_keys import KeyTable, hashed_key, is_hash, new_key
-from stretto.service.config import Limits, ServiceConfig, TenantConfig
+from stretto.service.config import Limits, ServiceConfig, TenantConfig, read_service_config
 from stretto.service.tenants import Tenants
 from stretto.service.tenants_watch import follow_tenants
 from stretto.service.usage_book import DayUsage, UsageBook, read_usage
@@ -54,6 +55,14 @@ def test_a_hash_says_nothing_of_its_key_and_finds_its_owner() -> None:
 def test_what_looks_like_a_hash_and_is_none_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match="no hash of a key"):
         tenant("a", key)
+
+
+def test_an_error_of_the_engines_file_names_its_line_and_no_key() -> None:
+    one = '[[service.tenant]]\nname = "a"\nkeys = '
+    tables = Tables(f'{one}["k"]\n{one}"sk-1"\n', "file")
+    with pytest.raises(ConfigError, match=r"^file:6: .*keys must be a list, each a text$"):
+        read_service_config(tables)
+    assert "sk-1" not in repr(tenant("a", "sk-1"))
 
 
 def test_keys_are_rotated_and_tenants_come_and_go() -> None:

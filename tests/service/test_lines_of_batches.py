@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stretto.model.errors import NotSaved
 from stretto.runtime.journal.lines import JournalEntry
 from stretto.service.batches import input_lines
 from stretto.service.batches.input_lines import InputRefused, LineRefused, index_lines, read_line
@@ -44,6 +45,7 @@ BAD: list[tuple[str, bytes]] = [
     ("mismatched_url", GOOD.replace(b'"/v1/chat/completions"', b"null")),
     ("invalid_body", GOOD.replace(b'{"model":"m"}', b"[]")),
     ("invalid_body", GOOD.replace(b',"body":{"model":"m"}', b"")),
+    ("invalid_body", GOOD.replace(b'"m"', b"1e999")),
     ("stream_not_supported", GOOD.replace(b'"m"', b'"m","stream":true')),
     ("line_too_large", GOOD.replace(b'"m"', b'"%b"' % (b"m" * MAX_BYTES))),
 ]
@@ -168,3 +170,16 @@ def test_an_opened_batch_goes_on_from_its_journal(tmp_path: Path) -> None:
         ("2", "batch_expired"),
     ]
     assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("folder", ["", "missing"])
+def test_files_that_the_disk_does_not_take_are_a_typed_error(tmp_path: Path, folder: str) -> None:
+    source = written(tmp_path / "in", GOOD)
+    opened = OpenedBatch(record(), source, tmp_path / "journal", MAX_BYTES)
+    opened.journal.write([answer_entry(0, "a", line_answer(200, "r", b"{}"), SpentTokens())])
+    output, errors = tmp_path / folder / "out", tmp_path / folder / "err"
+    if not folder:
+        Path(f"{output}.part").symlink_to("/dev/full")
+    with pytest.raises(NotSaved):
+        opened.write_files(output, errors, "completed")
+    opened.close()

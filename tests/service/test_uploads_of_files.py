@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from stretto.engines.catalogue import transforms_engine
 from stretto.http.refusals import Refused
 from stretto.model.errors import NotSaved
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.service.apps.multipart import BodyPart
+from stretto.service.apps.multipart import BodyPart, FormReader, read_parts
 from stretto.service.batches import upload
 from stretto.service.batches.upload import Upload
 from stretto.service.batches.wanted_batch import read_batch, read_upload
@@ -69,6 +70,32 @@ def test_a_client_that_leaves_leaves_no_file(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_client_that_leaves_at_the_end_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    class SlowReader(FormReader):
+        def finish(self) -> list[BodyPart]:
+            begun.set()
+            may_go_on.wait()
+            return super().finish()
+
+    async def run() -> None:
+        sink = Upload(KIND, tmp_path / "file")
+        sink.take(HEAD + END)
+        finishing = asyncio.create_task(sink.finish())
+        await asyncio.to_thread(begun.wait)
+        finishing.cancel()
+        await asyncio.wait((finishing,))
+        sink.close()
+        may_go_on.set()
+
+    monkeypatch.setattr(upload, "FormReader", SlowReader)
+    asyncio.run(run())
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("num_pieces", [1, 40])
 def test_a_full_disk_is_a_typed_error_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_pieces: int
@@ -106,6 +133,13 @@ def test_a_body_that_is_no_form_is_refused(tmp_path: Path, body: bytes) -> None:
 
     asyncio.run(run())
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("name", ["undefined''x", "idna''%ff", "unicode_escape''%5Cud800", "a%00b''x"])
+def test_a_filename_that_cannot_be_decoded_is_refused(name: str) -> None:
+    head = HEAD.replace(b'filename="in"', b"filename*=" + name.encode())
+    with pytest.raises(Misplaced, match="cannot be decoded"):
+        read_parts(KIND, head + END)
 
 
 def form(**fields: str) -> list[BodyPart]:

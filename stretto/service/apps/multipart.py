@@ -141,7 +141,12 @@ class FormReader:
         name = header.get_param("name", header="content-disposition")
         if not isinstance(name, str) or not name:
             raise Misplaced(self._place, "has no name")
-        self._part = BodyPart(name, header.get_filename(), b"")
+        try:
+            filename = header.get_filename()
+            (filename or "").encode()
+        except ValueError as error:  # of an encoding that is not for texts
+            raise Misplaced(name, "has a filename that cannot be decoded") from error
+        self._part = BodyPart(name, filename, b"")
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:
         if self._take_file is None:

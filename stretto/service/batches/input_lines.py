@@ -157,7 +157,11 @@ def read_line(data: bytes, endpoint: str) -> InputLine:
     body = bytes(found.body)
     if not body.startswith(b"{"):
         raise LineRefused("invalid_body", "body must be an object", "body", custom_id)
-    if _BODY.decode(body).stream:
+    try:
+        is_streamed = _BODY.decode(body).stream
+    except msgspec.ValidationError as error:  # a number that is too large
+        raise LineRefused("invalid_body", f"body cannot be read: {error}", "body", custom_id) from error
+    if is_streamed:
         message = "the answer to a line of a batch cannot be streamed: leave stream out"
         raise LineRefused("stream_not_supported", message, "body.stream", custom_id)
     return InputLine(custom_id, body)

@@ -3,20 +3,85 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from stretto.http.client_request import ClientRequest
+from stretto.http.refusals import Refused
 from stretto.http.request import JSON_TYPE
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadReply, EngineUnavailable
+from stretto.model.foreign import bug_of
 from stretto.model.tasks import Objective
+from stretto.runtime.journal.lines import JournalEntry
 from stretto.service.app import ServiceApp
-from stretto.service.batches.line_answers import LineAnswer, line_answer
+from stretto.service.batches.input_lines import InputLine
+from stretto.service.batches.line_answers import LineAnswer, answer_entry, error_entry, line_answer, spent_of
+from stretto.service.batches.records import SpentTokens
 from stretto.service.pool.in_process import InProcessAnswer
 from stretto.service.tenants import Tenant
 
 _LONG_BYTES = 64_000
 """Bytes of an answer from which on it is checked in a thread."""
 _MAX_BYTES = 64_000_000
+_BUSY = (429, 503)
+"""Statuses of answers after which a line is tried again for as long as its batch may run."""
+_PASSING = (500, 502, 504)
+"""Statuses of answers after which a line is tried again a few times."""
+_MAX_TRIES = 3
+_PAUSE_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLine:
+    """What came of a line: its entry in the journal, whether that is no error, and its tokens."""
+
+    entry: JournalEntry
+    is_well: bool = False
+    spent: SpentTokens = SpentTokens()
+
+
+async def end_line(
+    app: ServiceApp,
+    tenant: Tenant,
+    path: str,
+    line: int,
+    read: InputLine,
+    objective: Objective,
+    sent: Callable[[], None],
+) -> EndedLine | None:
+    """Ask for the answer to a line of a batch, more than once if need be, and return what came of it; None if
+    engines are busy or away.
+
+    Args:
+        sent: called when the request waits no more for a worker.
+    """
+    code, message = "answer_lost", "the engine has broken the answer off"
+    for num_left in reversed(range(_MAX_TRIES)):
+        try:
+            answer = await ask(app, tenant, path, read.body, objective, sent)
+        except BadReply as error:
+            code, message = "answer_too_large", error.message
+            break
+        except Refused as error:  # nothing answers such requests any more
+            code, message = error.code, error.message
+            break
+        except EngineUnavailable:
+            pass
+        except Exception as error:
+            _log.error("a line of a batch: %s", error, exc_info=error)
+            code, message = "internal_error", bug_of(error).message
+            break
+        else:
+            if answer.status in _BUSY:
+                return None
+            if answer.status not in _PASSING or not num_left:
+                spent = spent_of(answer)
+                return EndedLine(answer_entry(line, read.custom_id, answer, spent), answer.is_well, spent)
+        if num_left:
+            await asyncio.sleep(_PAUSE_S)
+    return EndedLine(error_entry(line, read.custom_id, code, message))
 
 
 async def ask(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -80,8 +81,10 @@ class OpenedBatch:
         Raises:
             NotSaved: the disk does not take them.
         """
-        files = [_Writing(output), _Writing(errors)]
+        files: list[_Writing] = []
         try:
+            for path in (output, errors):
+                files.append(_Writing(path))
             for is_well, text in output_lines(self._record.id, self.journal.entries(), len(self.is_done)):
                 files[not is_well].write(text)
             if status == "expired":
@@ -139,4 +142,5 @@ class _Writing:
         return self._num_bytes
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # of what was not written, which is known
+            self._file.close()

@@ -44,6 +44,7 @@ _MOST_LISTED = {"files": 10_000, "batches": 100}
 _MAX_UNENDED = 1000
 """Batches of a tenant that have not ended."""
 _RETRY_S = 60.0
+_MAX_DIGITS = 10
 T = TypeVar("T", StoredFile, BatchRecord)
 
 
@@ -215,7 +216,7 @@ def _page(
     """Return a part of a list, the latest first unless asked for otherwise."""
     most = _MOST_LISTED[kind]
     limit = query.get("limit", str(most if kind == "files" else 20))
-    if not limit.isascii() or not limit.isdigit() or not 0 < int(limit[:10]) <= most:
+    if not limit.isascii() or not limit.isdigit() or len(limit) > _MAX_DIGITS or not 0 < int(limit) <= most:
         raise invalid("limit", f"limit must be a number from 1 to {most}")
     order, after = query.get("order", "desc"), query.get("after", "")
     if order not in ("asc", "desc"):

@@ -6,13 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from time import time
 from typing import Any, TypeVar
 
-from stretto.model.errors import BadReply, EngineUnavailable, JournalError, NotSaved
+from stretto.model.errors import JournalError, NotSaved
+from stretto.model.foreign import bug_of
 from stretto.runtime.journal.committer import Committer
-from stretto.runtime.journal.lines import JournalEntry
 from stretto.service.app import ServiceApp
 from stretto.service.batches.actions import (
     BatchAction,
@@ -24,36 +23,20 @@ from stretto.service.batches.actions import (
     WithdrawLine,
 )
 from stretto.service.batches.input_lines import InputRefused, LineRefused
-from stretto.service.batches.line_answers import answer_entry, error_entry, spent_of
-from stretto.service.batches.line_caller import ask
+from stretto.service.batches.line_caller import EndedLine, end_line
 from stretto.service.batches.open_batches import OpenBatches
 from stretto.service.batches.opened_batch import OpenedBatch
-from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, SpentTokens, StoredFile
+from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, StoredFile
 from stretto.service.batches.store import BatchStore
 
 _TICK_S = 0.25
 _CLEAN_S = 60.0
 _AGAIN_S = 15.0
 """Seconds after which what the disk has not taken is written again."""
-_BUSY = (429, 503)
-"""Statuses of answers after which a line is tried again for as long as its batch may run."""
-_PASSING = (500, 502, 504)
-"""Statuses of answers after which a line is tried again a few times."""
-_MAX_TRIES = 3
-_PAUSE_S = 1.0
 _log = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class EndedLine:
-    """What came of a line: its entry in the journal, whether that is no error, and its tokens."""
-
-    entry: JournalEntry
-    is_well: bool = False
-    spent: SpentTokens = SpentTokens()
 
 
 class BatchRunner:
@@ -114,8 +97,11 @@ class BatchRunner:
         self._act(self.machine.add(record, self._now()))
 
     def cancel(self, record: BatchRecord) -> BatchRecord:
-        """Begin to end a batch that has not ended; return it as it is then."""
-        self._act(self.machine.cancel(record.id, self._now()))
+        """Begin to end a batch that has not ended; return it as it is then. One that has ended, and is about
+        to be kept so, stays as it is.
+        """
+        if self.machine.get(record.id) is not None:
+            self._act(self.machine.cancel(record.id, self._now()))
         return self.machine.get(record.id) or record
 
     # --- actions
@@ -181,6 +167,11 @@ class BatchRunner:
             _log.warning("batch %s cannot be opened now: %s", batch, error)
             self._act(self.machine.broke(batch, self._now()))
             return
+        except Exception as error:
+            _log.error("batch %s: %s", batch, error, exc_info=error)
+            problem = BatchProblem("internal_error", bug_of(error).message)
+            self._act(self.machine.refused(batch, [problem], self._now()))
+            return
         committer = Committer(opened.journal)
         await committer.__aenter__()
         self._opened[batch] = opened, committer
@@ -199,13 +190,13 @@ class BatchRunner:
         opened.close()
 
     async def _save(self, record: BatchRecord) -> None:
-        """Keep a batch as it is, unless it is kept as one that has ended."""
+        """Keep a batch as it is, unless it has ended meanwhile: `_end` keeps it then."""
         await self._until_saved(lambda: self._save_now(record))
 
     async def _save_now(self, record: BatchRecord) -> None:
-        before = self._store.batch(record.tenant, record.id)
-        if before is None or before.status not in ENDED:
-            await self._store.save(self.machine.get(record.id) or record)
+        now = self.machine.get(record.id)
+        if now is not None or record.status in ENDED:
+            await self._store.save(now or record)
 
     async def _until_saved(self, save: Callable[[], Awaitable[T]]) -> T:
         """Return what `save` returns, which is tried again as long as the disk takes nothing."""
@@ -258,7 +249,7 @@ class BatchRunner:
         try:
             if (ended := asking.result()) is not None:
                 await self._opened[batch][1].save(ended.entry)
-        except (OSError, NotSaved) as error:
+        except (OSError, NotSaved, LineRefused) as error:
             _log.warning("batch %s: %s", batch, error)
             self._act(self.machine.broke(batch, self._now()))
             ended = None
@@ -281,21 +272,4 @@ class BatchRunner:
         def sent() -> None:
             self._act(self.machine.sent(batch, line, self._now()))
 
-        problem = LineRefused("answer_lost", "the engine has broken the answer off")
-        for num_left in reversed(range(_MAX_TRIES)):
-            try:
-                answer = await ask(self._app, tenant, record.endpoint, read.body, action.objective, sent)
-            except BadReply as error:
-                problem = LineRefused("answer_too_large", error.message)
-                break
-            except EngineUnavailable:
-                pass
-            else:
-                if answer.status in _BUSY:
-                    return None
-                if answer.status not in _PASSING or not num_left:
-                    spent = spent_of(answer)
-                    return EndedLine(answer_entry(line, read.custom_id, answer, spent), answer.is_well, spent)
-            if num_left:
-                await asyncio.sleep(_PAUSE_S)
-        return EndedLine(error_entry(line, read.custom_id, problem.code, problem.message))
+        return await end_line(self._app, tenant, record.endpoint, line, read, action.objective, sent)

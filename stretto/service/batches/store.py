@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from stretto.model.errors import JournalError
+from stretto.model.errors import JournalError, NotSaved
 from stretto.runtime.journal.file import not_saved
 from stretto.runtime.journal.lines import work_hash
 from stretto.runtime.journal.records import JournalRecords
@@ -109,8 +109,13 @@ class BatchStore:
 
     async def take_in(self, file: StoredFile, content: Path) -> None:
         """Keep a file whose content has come. Raises NotSaved if the disk does not take it."""
-        await asyncio.to_thread(self._move, content, self.path(file.id))
-        await self.save(file)
+        path = self.path(file.id)
+        await asyncio.to_thread(self._move, content, path)
+        try:
+            await self.save(file)
+        except NotSaved:
+            _remove([path])
+            raise
 
     async def remove(self, file: StoredFile) -> None:
         """Remove a file. Raises NotSaved if the disk does not take that."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from stretto.model.errors import StrettoError
 from stretto.model.foreign import bug_of
@@ -38,7 +39,7 @@ class Upload:
         self._pieces: list[bytes] = []
         self._num_waiting = self._num_written = 0
         self._error: StrettoError | None = None
-        self._writing: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[Any] | None = None
         self._is_closed = self._is_kept = False
 
     def take(self, data: bytes) -> None:
@@ -66,7 +67,10 @@ class Upload:
             await asyncio.wait((self._writing,))
         if self._error is not None:
             raise self._error
-        return await asyncio.to_thread(self._finish)
+        finishing = asyncio.get_running_loop().run_in_executor(None, self._finish)
+        self._writing = finishing  # `close` leaves the file open until then
+        finishing.add_done_callback(lambda done: self._written(done, 0))
+        return await asyncio.shield(finishing)
 
     def keep(self) -> None:
         """Note that the file has been taken over."""
@@ -87,7 +91,7 @@ class Upload:
         self._writing = writing = loop.run_in_executor(None, self._write_now, data)
         writing.add_done_callback(lambda done: self._written(done, len(data)))
 
-    def _written(self, done: asyncio.Future[None], num_bytes: int) -> None:
+    def _written(self, done: asyncio.Future[Any], num_bytes: int) -> None:
         self._writing = None
         self._num_waiting -= num_bytes
         if (error := done.exception()) is not None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.http import ClientLeft
 from stretto.http.client.headers import Headers
@@ -168,7 +170,8 @@ class TextRoutes:
         program: RoutedProgram | None,
     ) -> None:
         if (objective := request.admitted.objective) is not None:
-            checked = replace(checked, asked=replace(checked.asked, objective=objective))
+            own = msgspec.structs.replace(checked.asked, objective=objective)
+            checked = replace(checked, asked=own)
         started = await request.unless_left(self._apps.start(app.app, checked, request.tenant))
         try:
             if checked.asked.stream:
