@@ -105,12 +105,11 @@ def test_the_three_apps_answer_as_in_process_with_a_checkpoint() -> None:
     pytest.importorskip("sentence_transformers")
     small = {"indexing": {"tokens": 96, "overlap": 0}, "synthesis": SHORT}
     one_shot = {"synthesis": {"mode": "one_shot", "prompt": OF_TEXT, **SHORT}}
-    expansion = {"query_expansion": {"max_tokens": 24}}
     cases: Sequence[Case] = (
         ("naive", naive_rag(small_llm=True), small),
         ("naive", naive_rag(small_llm=True), one_shot),
-        ("advanced", advanced_rag(small_llm=True), {**expansion, **small}),
-        ("advanced", advanced_rag(small_llm=True), {**expansion, **one_shot}),
+        ("advanced", advanced_rag(small_llm=True), small),
+        ("advanced", advanced_rag(small_llm=True), one_shot),
         ("search", search_empowered(small_llm=True), {"proxy": SHORT, "answer": SHORT}),
         (
             "search",
