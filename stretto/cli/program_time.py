@@ -35,7 +35,7 @@ def print_program_time(program: str | None, url: str | None, key_env: str | None
     elif program is None:
         for one in found:
             print(
-                shown(f"{one['program']:24} {one['wall_s']:10.3f} s  {one['requests']} requests", sys.stdout)
+                shown(f"{one['program']:32} {one['wall_s']:10.3f} s  requests: {one['requests']}", sys.stdout)
             )
     else:
         print(shown("\n\n".join(map(explanation_text, found)), sys.stdout))

@@ -55,11 +55,13 @@ class AdminPages:
         self._made_s = -LIVE_S
 
     def answer(self, path: str, query: str) -> WholeAnswer | None:
-        """Return the answer to a GET of a path; None if it is no such path."""
+        """Return the answer to a GET of a path, or to a HEAD of that of the events; None for other paths."""
         now_s = monotonic()
         match path:
             case "/":
                 return 200, _HTML, _page()
+            case "/admin/live":
+                return 200, [(b"content-type", b"text/event-stream")], b""
             case "/admin/programs":
                 return _json([summary_json(one, now_s) for one in self._watch.programs])
             case "/admin/program":

@@ -78,8 +78,8 @@ def explanation_text(explained: Mapping[str, Any]) -> str:
     num_cached, num_prompt = explained["cached_tokens"], explained["prompt_tokens"]
     hit = f"{num_cached / num_prompt:.0%}" if num_prompt else "–"
     lines = [
-        f"program {explained['program']}: {wall_s:.3f} s, {explained['requests']} requests, "
-        f"{explained['open']} open, {explained['failed']} failed",
+        f"program {explained['program']}: {wall_s:.3f} s; requests: {explained['requests']}, "
+        f"open: {explained['open']}, failed: {explained['failed']}",
         f"tokens: {num_prompt} of prompts ({hit} from caches), {explained['output_tokens']} generated",
         "",
         "along its critical path:",

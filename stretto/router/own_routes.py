@@ -116,7 +116,7 @@ class OwnRoutes:
         """Answer the admin; None if there is no such page."""
         if not self._admin.admits(request.headers, is_local=is_local):
             return admin_refusal()
-        if request.path != LIVE:
+        if request.path != LIVE or request.method == b"HEAD":
             return self._pages.answer(request.path, path_of(request.target)[1])
         server, event = self._front.server, self._pages.event
         return StreamedAnswer(

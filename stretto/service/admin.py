@@ -81,6 +81,9 @@ class AdminRoutes:
         def event() -> bytes | None:
             return None if self._is_draining() else self._pages.event()
 
+        if request.method == "HEAD":
+            await self._show(request)
+            return
         request.hand_over(
             lambda client, received: EventStream(client, event, LIVE_S, takes_chunks=received.takes_chunks)
         )

@@ -69,10 +69,10 @@ class TenantConfig:
             raise ConfigError("a tenant needs a name")
         if not self.keys or not all(key and key.isascii() and key.isprintable() for key in self.keys):
             raise ConfigError(f"tenant {self.name!r}: keys must be one or more texts of printable ASCII")
-        for key in self.keys:
-            if key.startswith(PREFIX) and not is_hash(key):
+        for number, key in enumerate(self.keys):
+            if key.startswith(PREFIX) and not is_hash(key):  # the error does not say what may be a key
                 raise ConfigError(
-                    f"tenant {self.name!r}: {key!r:.80} is no hash of a key, as `stretto keys` writes it"
+                    f"tenant {self.name!r}: keys[{number}] is no hash of a key, as `stretto keys` writes it"
                 )
         if not 0 < self.weight < math.inf:
             raise ConfigError(

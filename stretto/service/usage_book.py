@@ -127,6 +127,10 @@ def read_usage(folder: Path) -> list[DayUsage]:
                 entry for line in file if (entry := parse_entry(line)) is not None
             )
             found, _ = latest(entries)
+    except FileNotFoundError as error:
+        raise JournalError(
+            f"{folder}: no usage is kept here; is it the folder of `stretto serve --state`?"
+        ) from error
     except OSError as error:
         raise JournalError(f"{_path(folder)}: {error.strerror}") from error
     return sorted(DayUsage(key[0], key[1], *counts) for key, counts in found.items())

@@ -61,6 +61,18 @@ def test_the_page_shows_workers_programs_and_tenants() -> None:
     run(main())
 
 
+def test_the_head_of_the_events_is_asked_for_alone() -> None:
+    async def main() -> None:
+        async with routing("well") as at:
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            writer.write(b"HEAD /admin/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert (head[:12], b"text/event-stream" in head, body) == (b"HTTP/1.1 200", True, b"")
+            writer.close()
+
+    run(main())
+
+
 def test_a_program_that_runs_is_shown_with_its_worker() -> None:
     async def main() -> None:
         asked = {"prompt": "x", "stream": True}
@@ -100,6 +112,8 @@ def test_who_is_an_admin() -> None:
     assert anybody.admits([(b"host", b"[::1]:80")], is_local=True)
     assert not anybody.admits(LOCAL, is_local=False)
     assert not anybody.admits([(b"host", b"rebound.example:8700")], is_local=True)
+    for name in (b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip"):
+        assert not anybody.admits([*LOCAL, (name, b"1.2.3.4")], is_local=True)
     assert not anybody.admits([], is_local=True)
     assert not anybody.admits([(b"authorization", b"Bearer ")], is_local=False)
     for name in (b"x-forwarded-for", b"forwarded", b"x-real-ip", b"via", b"origin"):

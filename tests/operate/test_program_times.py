@@ -61,6 +61,7 @@ def test_each_second_of_a_chat_with_tools_has_its_place() -> None:
     text = explanation_text(explanation_json(program, 200.0))
     assert "tool or client" in text
     assert "50% from caches" in text
+    assert "requests: 2, open: 0, failed: 0" in text
 
 
 def test_only_the_longest_of_parallel_requests_is_on_the_path() -> None:

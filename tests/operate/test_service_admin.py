@@ -52,6 +52,7 @@ def test_steps_of_apps_and_programs_are_counted_and_explained() -> None:
         (explained,) = client.get("/admin/program", params={"program": program["program"]}).json()
         assert explained["last_requests"][-1]["worker"] == "llm/0"
         watch.programs.check_invariants()
+        assert client.head("/admin/live").headers["content-length"] == "0"
         with client.stream("GET", "/admin/live") as live:
             line = next(line for line in live.iter_lines() if line.startswith("data: "))
         shown = json.loads(line.removeprefix("data: "))

@@ -182,4 +182,5 @@ def test_files_that_the_disk_does_not_take_are_a_typed_error(tmp_path: Path, fol
         Path(f"{output}.part").symlink_to("/dev/full")
     with pytest.raises(NotSaved):
         opened.write_files(output, errors, "completed")
+    assert not list(tmp_path.glob("*.part"))
     opened.close()

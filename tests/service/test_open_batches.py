@@ -18,7 +18,13 @@ from stretto.service.batches.actions import (
     StartLine,
     WithdrawLine,
 )
-from stretto.service.batches.open_batches import MAX_OPEN, MAX_STARTED_BYTES, MAX_WAITING, OpenBatches
+from stretto.service.batches.open_batches import (
+    MAX_ENDING,
+    MAX_OPEN,
+    MAX_STARTED_BYTES,
+    MAX_WAITING,
+    OpenBatches,
+)
 from stretto.service.batches.pace import BatchPace
 from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, SpentTokens
 
@@ -166,6 +172,21 @@ def test_a_file_that_is_wrong_fails_its_batch_and_makes_room_for_another() -> No
     assert isinstance(failed, SaveBatch)
     assert (failed.batch.status, failed.batch.problems) == ("failed", (problem,))
     assert others == [CloseBatch("0"), OpenBatch(str(MAX_OPEN))]
+
+
+def test_a_batch_that_is_cancelled_or_expires_does_not_wait_for_a_place() -> None:
+    machine = OpenBatches()
+    for number in range(MAX_OPEN + MAX_ENDING + 2):
+        machine.add(record(str(number), window_s=100.0 if number < MAX_OPEN else 50.0), 0.0)
+    saved, opened = machine.cancel(str(MAX_OPEN + 1), 1.0)
+    assert isinstance(saved, SaveBatch)
+    assert opened == OpenBatch(str(MAX_OPEN + 1))
+    assert open_batch(machine, str(MAX_OPEN + 1), 3) == [EndBatch(str(MAX_OPEN + 1), "cancelled")]
+    assert len(machine.wake(60.0)) == MAX_ENDING - 1
+    machine.check_invariants()
+    machine.ended(str(MAX_OPEN + 1), "cancelled", None, None, 61.0)
+    assert len(machine.wake(62.0)) == 1
+    machine.check_invariants()
 
 
 def test_a_batch_whose_answers_cannot_be_written_is_opened_again_later() -> None:

@@ -121,7 +121,17 @@ def test_a_full_disk_is_a_typed_error_and_leaves_no_file(
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"no form", HEAD, HEAD.replace(b"file", b"f" * 70_000), HEAD + b"\xff" * 99]
+    "body",
+    [
+        b"",
+        b"no form",
+        HEAD,
+        HEAD.replace(b"file", b"f" * 70_000),
+        HEAD + b"\xff" * 99,
+        HEAD.replace(b'filename="in"', b"filename*=utf-7''+2AA-") + END,
+        HEAD.replace(b'filename="in"', b"filename*=unicode_escape''%5cud800") + END,
+        HEAD.replace(b'filename="in"', b"filename*=idna''xn--%ff") + END,
+    ],
 )
 def test_a_body_that_is_no_form_is_refused(tmp_path: Path, body: bytes) -> None:
     async def run() -> None:

@@ -24,6 +24,8 @@ from stretto.wire.tool_calls import CallPart, joined_calls
 
 _ABOUT_TOOLS = re.compile(r"tool|function|jinja", re.IGNORECASE)
 _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_MOST_BEGIN = 1000
+"""Characters after which a reply that may still be calls is held until its end, without another look."""
 
 
 def refuses_tools(refusal: str) -> bool:
@@ -110,56 +112,63 @@ class ListReply:
     def __init__(self, offer: ToolOffer, max_calls: int | None) -> None:
         self._offer = offer
         self._max_calls = max_calls
-        self._text = ""
+        self._pieces: list[str] = []
         self.value: list[str] = []
 
     def feed(self, text: str) -> list[str]:
         """Take more of the reply's text."""
-        self._text += text
+        self._pieces.append(text)
         return []
 
     def finish(self, parts: list[CallPart]) -> list[str]:
         """Take the calls that the server has parsed, at the end of the reply; return the items."""
-        calls, said = _made(parts), self._text
-        if not calls and (written := written_calls(said, self._offer.names)) is not None:
-            calls, said, self._text = written, "", ""
+        calls, text = _made(parts), "".join(self._pieces)
+        said = text
+        if not calls and (written := written_calls(text, self._offer.names)) is not None:
+            calls, said, text = written, "", ""
         if calls:
             calls = calls[: self._max_calls]
             self.value = [replace(calls[0], said=said).written(), *(call.written() for call in calls[1:])]
-        elif self._text:
-            self.value = [written_answer(self._text)]
+        elif text:
+            self.value = [written_answer(text)]
         return list(self.value)
 
 
 class ObjectReply:
     """A reply with tools as one JSON object: `{"answer": "…", "tool_calls": [{"name": …, "arguments": …}]}`,
     of which either may be missing. Its text is passed on as it comes, unless it may turn out to be calls.
-
-    Attributes:
-        value: the object as far as it has been written.
     """
 
     def __init__(self, offer: ToolOffer) -> None:
         self._offer = offer
-        self._held = ""
+        self._begin = ""
+        self._held: list[str] = []
         self._has_text = False
-        self.value = ""
+        self._written: list[str] = []
+
+    @property
+    def value(self) -> str:
+        """The object as far as it has been written."""
+        return "".join(self._written)
 
     def feed(self, text: str) -> list[str]:
         """Take more of the reply's text; return what that adds to the object."""
         if self._has_text:
             return [self._write(_inside(text))]
-        self._held += text
-        return [] if may_begin_calls(self._held) else [self._begin_text()]
+        self._held.append(text)
+        if len(self._begin) >= _MOST_BEGIN:
+            return []
+        self._begin += text
+        return [] if may_begin_calls(self._begin) else [self._begin_text("".join(self._held))]
 
     def finish(self, parts: list[CallPart]) -> list[str]:
         """Take the calls that the server has parsed at the end of the reply; return the object's end."""
-        calls, added = _made(parts), ""
+        calls, added, held = _made(parts), "", "".join(self._held)
         if not calls and not self._has_text:
-            calls = written_calls_of_objects(self._held, self._offer.names)
-            self._held = "" if calls else self._held
-        if not self._has_text and (self._held.strip() or not calls):
-            added = self._begin_text()
+            calls = written_calls_of_objects(held, self._offer.names)
+            held = "" if calls else held
+        if not self._has_text and (held.strip() or not calls):
+            added = self._begin_text(held)
         if self._has_text:
             added += self._write('"')
         if calls:
@@ -168,12 +177,12 @@ class ObjectReply:
             added += self._write(f'{begin}"tool_calls": {json.dumps(listed, ensure_ascii=False)}')
         return [added + self._write("}")]
 
-    def _begin_text(self) -> str:
+    def _begin_text(self, text: str) -> str:
         self._has_text = True
-        return self._write('{"answer": "' + _inside(self._held))
+        return self._write('{"answer": "' + _inside(text))
 
     def _write(self, text: str) -> str:
-        self.value += text
+        self._written.append(text)
         return text
 
 

@@ -28,6 +28,9 @@ class JournalFile:
         work: hash of the work that it belongs to.
         work_before: returns that hash as journals without checksums have it.
 
+    Attributes:
+        num_damaged: number of damaged lines among the entries, once they have been read.
+
     Raises:
         JournalError: the file cannot be opened, is no journal, belongs to other work, or another run uses
             it.
@@ -38,6 +41,7 @@ class JournalFile:
         self._path = path
         self._work_before = work_before
         self._is_checked = True
+        self.num_damaged = 0
         try:
             self._file = os.fdopen(private(str(path), os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
         except OSError as error:
@@ -75,6 +79,7 @@ class JournalFile:
                     yield entry
                 elif is_whole:
                     damaged.append(number)
+        self.num_damaged = len(damaged)
         if damaged:
             named = ", ".join(map(str, damaged[:_MOST_NAMED])) + (", …" if damaged[_MOST_NAMED:] else "")
             _log.warning("%s: damaged lines, whose results are made again: %s", self._path, named)

@@ -1,6 +1,6 @@
 """Records in a journal: the last entry of a key is its record, and one without a value removes it.
 
-When the file is opened, it is written anew if most of its entries no longer count.
+When the file is opened, it is written anew if most of its entries no longer count, unless lines are damaged.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class JournalRecords:
 
     Attributes:
         found: the records of earlier runs, in the order in which their keys came.
+        is_damaged: whether some of them may be missing, because lines are damaged.
 
     Raises:
         JournalError, NotSaved: as `JournalFile`.
@@ -37,7 +38,8 @@ class JournalRecords:
         self._file = JournalFile(path, work)
         try:
             self.found, num_entries = latest(self._file.entries())
-            if num_entries > 2 * len(self.found) + _SPARE_ENTRIES:
+            self.is_damaged = self._file.num_damaged > 0
+            if not self.is_damaged and num_entries > 2 * len(self.found) + _SPARE_ENTRIES:
                 self._file = self._rewritten(path, work)
         except BaseException:
             self.close()

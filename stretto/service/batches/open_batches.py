@@ -13,7 +13,8 @@ Methods are events; they take the time and return actions. `wake` is to be calle
   started anew.
 - A line that is refused because engines are busy or away is tried again later, for as long as the batch may
   run. The whole batch rests meanwhile.
-- A batch that is cancelled or expires ends when none of its lines runs any more.
+- A batch that is cancelled or expires ends when none of its lines runs any more. To write what was answered,
+  one that is not open is opened before all others, and has places of its own.
 - A batch whose answers cannot be written rests, and is opened again.
 
                   opened                 all lines done           files written
@@ -46,6 +47,8 @@ from stretto.service.batches.unended_batch import StartedLine, UnendedBatch
 
 MAX_OPEN = 64
 """Batches that are open at once. Each takes some 0.5 MB and three files."""
+MAX_ENDING = 4
+"""Further batches that are open at once only to end."""
 MAX_WAITING = 32
 """Lines that have started and wait for an engine, of all batches together."""
 MAX_STARTED = 2048
@@ -64,6 +67,7 @@ class OpenBatches:
     def __init__(self) -> None:
         self._batches: dict[str, UnendedBatch] = {}
         self._open: dict[str, UnendedBatch] = {}  # those that are not closed
+        self._to_end: dict[str, UnendedBatch] = {}  # closed ones that are only opened to end
         self._last_tenant = ""
         self._numbers = count()
         self._num_started = self._num_offline = self._num_waiting = self._num_bytes = 0
@@ -89,7 +93,7 @@ class OpenBatches:
         """Take a batch that is new, or that an earlier process has not ended."""
         self._batches[record.id] = one = UnendedBatch(record, BatchPace(record, now_s))
         if record.status == "cancelling":
-            one.ends_as = "cancelled"
+            one.ends_as, self._to_end[record.id] = "cancelled", one
         return self._go_on(now_s)
 
     def opened(
@@ -247,6 +251,7 @@ class OpenBatches:
             return actions
         while (one := self._next_to_open(now_s)) is not None:
             one.stage = "opening"
+            self._to_end.pop(one.record.id, None)
             self._open[one.record.id] = one
             actions.append(OpenBatch(one.record.id))
         while (one := self._next_to_start(now_s)) is not None:
@@ -261,6 +266,10 @@ class OpenBatches:
         return actions
 
     def _next_to_open(self, now_s: float) -> UnendedBatch | None:
+        if len(self._open) < MAX_OPEN + MAX_ENDING:
+            for one in self._to_end.values():
+                if now_s >= one.rests_until_s:
+                    return one
         if len(self._open) >= MAX_OPEN or len(self._open) == len(self._batches):
             return None
         num_open = Counter(one.record.tenant for one in self._open.values())
@@ -313,6 +322,8 @@ class OpenBatches:
 
     def _end(self, one: UnendedBatch, status: BatchStatus, now_s: float) -> list[BatchAction]:
         one.ends_as = status
+        if one.stage == "closed":
+            self._to_end[one.record.id] = one
         return [*self._withdraw(one), *self._settle(one, now_s)]
 
     def _settle(self, one: UnendedBatch, now_s: float) -> list[BatchAction]:
@@ -322,6 +333,8 @@ class OpenBatches:
         if one.is_broken:
             one.stage, one.rest_s = "closed", _REOPEN_S
             del self._open[one.record.id]
+            if one.ends_as is not None:
+                self._to_end[one.record.id] = one
             one.rests_until_s = now_s + _REOPEN_S
             return [CloseBatch(one.record.id)]
         if one.stage != "open":
@@ -352,7 +365,11 @@ class OpenBatches:
         assert [one for one in self._batches.values() if one.stage != "closed"] == [
             one for one in self._batches.values() if one.record.id in self._open
         ]
-        assert len(self._open) <= MAX_OPEN
+        assert len(self._open) <= MAX_OPEN + MAX_ENDING
+        assert list(self._to_end.values()) == [self._batches[name] for name in self._to_end]
+        assert self._to_end.keys() == {
+            name for name, one in self._batches.items() if one.stage == "closed" and one.ends_as is not None
+        }
         for one in self._batches.values():
             assert one.num_left == one.is_done.count(0)
             assert not any(one.is_done[line] for line in (*one.started, *one.again))

@@ -142,5 +142,8 @@ class _Writing:
         return self._num_bytes
 
     def close(self) -> None:
+        """Close the file. One that is not in its place is removed, to take no room on a full disk."""
         with suppress(OSError):  # of what was not written, which is known
             self._file.close()
+        with suppress(OSError):
+            self._part.unlink(missing_ok=True)

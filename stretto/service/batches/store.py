@@ -5,7 +5,8 @@
     batches.journal       what files and batches there are
 
 What `save` and `take_in` have returned from is on the disk. A file without a record is nobody's, and is
-removed when the folder is opened.
+removed when the folder is opened; but not if its record may have been lost, because `batches.journal` is
+damaged, or has been removed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +56,9 @@ class BatchStore:
         for (kind, _), value in self._journal.found.items():
             found: type[StoredFile | BatchRecord] = StoredFile if kind == _FILE else BatchRecord
             self._put(msgspec.convert(value, found))
+        is_whole = bool(self._journal.found) and not self._journal.is_damaged
         self._journal.found = {}
-        self._remove_orphans()
+        self._remove_orphans(is_whole=is_whole)
 
     def close(self) -> None:
         """Close the folder."""
@@ -121,11 +124,11 @@ class BatchStore:
         """Remove a file. Raises NotSaved if the disk does not take that."""
         await self._write({_key(file): None})
         self._files.get(file.tenant, {}).pop(file.id, None)
-        await asyncio.to_thread(self.path(file.id).unlink, missing_ok=True)
+        await asyncio.to_thread(_remove, [self.path(file.id)])
 
     async def forget_answers(self, batch: str) -> None:
         """Remove the journal of a batch that has ended."""
-        await asyncio.to_thread(self.journal_path(batch).unlink, missing_ok=True)
+        await asyncio.to_thread(_remove, [self.journal_path(batch)])
 
     async def _write(self, entries: Mapping[tuple[str, ...], Any]) -> None:
         async with self._writing:
@@ -148,10 +151,13 @@ class BatchStore:
         else:
             self._batches.setdefault(one.tenant, {})[one.id] = one
 
-    def _remove_orphans(self) -> None:
+    def _remove_orphans(self, *, is_whole: bool) -> None:
         files = {file for own in self._files.values() for file in own}
         journals = {self.journal_path(batch.id).name for batch in self.unended()}
-        _remove(one for one in self._files_folder.iterdir() if one.name not in files)
+        found = [one for one in self._files_folder.iterdir() if one.name not in files]
+        _remove(one for one in found if is_whole or one.suffix == ".part")
+        if not is_whole:
+            journals |= {one.name for one in self._answers_folder.iterdir()}
         _remove(one for one in self._answers_folder.iterdir() if one.name not in journals)
 
 
@@ -165,5 +171,7 @@ def _key(one: StoredFile | BatchRecord) -> tuple[str, ...]:
 
 
 def _remove(paths: Iterable[Path]) -> None:
+    """Remove files, as far as the system lets them go; what is left is tried again at the next start."""
     for path in list(paths):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -20,6 +20,8 @@ from stretto.wire.tool_calls import CallPart
 _BEGIN = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
 _CALLS = re.compile(r'\s*\{\s*"tool_calls"\s*:\s*\[\s*')
 _FORMS = ('{"answer":', '{"tool_calls":[')
+_MOST_BEGIN = 200
+"""Characters within which a text to show has begun, or is not shown before the end."""
 _BETWEEN = re.compile(r"\s*,\s*")
 _STRING = re.compile(r'(?:[^"\\]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u]|'
                      r"\\u(?![dD][89abAB])[0-9a-fA-F]{4})*")  # fmt: skip
@@ -38,7 +40,8 @@ class ToolAnswer:
         self._prefix = prefix
         self._names = tools.names
         self._is_text = tools.answer is None  # else it is JSON, which is shown as a whole
-        self._received = ""
+        self._pieces: list[str] = []
+        self._received = ""  # the first pieces; in the end, all of them
         self._left = ""  # of a string that is being shown
         self._is_shown = False
         self._has_ended = False
@@ -46,12 +49,15 @@ class ToolAnswer:
 
     def feed(self, piece: str) -> str:
         """Read more of the answer; return the text to show that it adds."""
-        self._received += piece
+        self._pieces.append(piece)
         if not self._is_text or self._has_ended:
             return ""
         if self._is_shown:
             self._left += piece
-        elif (begin := _BEGIN.match(self._received)) is not None:
+        elif len(self._received) < _MOST_BEGIN:
+            self._received += piece
+            if (begin := _BEGIN.match(self._received)) is None:
+                return ""
             self._is_shown, self._left = True, self._received[begin.end() :]
         else:
             return ""
@@ -68,6 +74,7 @@ class ToolAnswer:
 
         The answer of a server that does not hold it to the schema is a text as it stands.
         """
+        self._received = "".join(self._pieces)
         try:
             value: Any = json.loads(self._received, strict=False)
         except (ValueError, RecursionError):
