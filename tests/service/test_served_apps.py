@@ -111,7 +111,6 @@ def test_the_three_apps_answer_as_in_process_with_a_checkpoint() -> None:
         ("advanced", advanced_rag(small_llm=True), small),
         ("advanced", advanced_rag(small_llm=True), one_shot),
         ("search", search_empowered(small_llm=True), {"synthesis": SHORT}),
-        ("search", search_empowered(small_llm=True), one_shot),
     )
     engines = local_engines(llm=llm_engine(str(MINI)))
     others = search_engines(engines[-1], None, load_documents([STYLE]))
