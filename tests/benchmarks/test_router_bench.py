@@ -20,7 +20,8 @@ def test_a_small_run_has_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     direct, *ours = report.table(COST).values()
     assert direct.values["median_ms"]
-    assert [row.name for row in ours] == ["ours, least_loaded", "ours, stretto"]
+    by_placement = ["ours, least_loaded", "ours, stretto"]
+    assert [row.name for row in ours] == [*by_placement, "ours, at the door of a service"]
     assert all(isinstance(value, float) and value > 0 for row in ours for value in row.values.values())
     assert len(report.goals) == 3
     assert "make router-env" in report.notes[0]

@@ -20,7 +20,7 @@ def test_a_small_comparison_has_hits_loads_and_equal_texts(monkeypatch: pytest.M
     size = FleetSize(servers=2, rates_per_s=(30.0,), seconds=0.5, workload_requests=60)
     report = measure_fleet(size, BenchmarkOptions())
     rows = report.table(table_at(30.0))
-    assert list(rows) == ["ours, least_loaded", "ours, stretto", ENDLESS]
+    assert list(rows) == ["ours, least_loaded", "ours, stretto", "ours, at the door of a service", ENDLESS]
     most = rows[ENDLESS].values["hits"]
     for name in ("ours, least_loaded", "ours, stretto"):
         values = rows[name].values

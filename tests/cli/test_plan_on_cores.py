@@ -79,8 +79,8 @@ def files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, Path]:
     app.write_text(
         "name: pair\n"
         "nodes:\n"
-        "  - {name: writer, model: mini, max_tokens: 12}\n"
-        "  - {name: judge, model: mini, max_tokens: 8, inputs: [writer]}\n",
+        f"  - {{name: writer, model: {MINI}, max_tokens: 12}}\n"
+        f"  - {{name: judge, model: {MINI}, max_tokens: 8, inputs: [writer]}}\n",
         "utf-8",
     )
     lines = (json.dumps({"custom_id": str(at), "prompt": f"The guild moved in {at}."}) for at in range(4))
@@ -95,10 +95,10 @@ def test_models_are_measured_once_and_answer_as_without_a_plan(
     app, requests = files
     ended = stretto("plan", app, "--requests", requests, "--machine", "cpu", "--json")
     assert ended.code == 0, ended
-    assert "measuring model {MINI}" in ended.err
+    assert f"measuring model {MINI}" in ended.err
     plan = json.loads(ended.out)
     assert "of this machine" in plan["machine"]
-    assert {span["node"] for span in plan["spans"]} == {"writer", "judge"}
+    assert {node for span in plan["spans"] for node in span["nodes"]} == {"writer", "judge"}
 
     planned, plain = tmp_path / "planned.jsonl", tmp_path / "plain.jsonl"
     ended = stretto("run-plan", app, "--requests", requests, "--machine", "cpu", "--out", planned)

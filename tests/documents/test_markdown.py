@@ -97,7 +97,7 @@ def test_code_is_kept_as_it_is(markdown: str, expected: str) -> None:
 
 def test_a_mark_of_a_page_of_tags_costs_linear_time() -> None:
     for text in ("<script>\n\n", "<!-- \n\n", "<div>\n\n", "a <b> c <!-- ", "<T x='", "<div><!-- "):
-        few_s, many_s = (_seconds((text * num).encode()) for num in (1_500, 6_000))
+        few_s, many_s = (_seconds((text * num).encode()) for num in (1_000, 4_000))
         assert many_s < 8 * few_s + 0.5, text
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from benchmarks.common.mini_model import MINI
 from stretto.engines.batch.packed_linear import PackedLinear, pack_linears
 from stretto.engines.packed_matrix import can_pack, works
 from stretto.engines.transformer.weights import Linear
@@ -131,7 +132,8 @@ def test_the_answer_of_the_processor_is_asked_for() -> None:
 def test_bfloat16_answers_questions_on_each_processor(limit: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The Larch Mill makes blue paper. It stands at the river Aven.", "utf-8")
     stretto = (sys.executable, "-c", "from stretto.cli.main import main; main()")
-    command = (*stretto, "ask", "What does the Larch Mill make?", "--docs", tmp_path, "--dtype", "bfloat16")
+    asked = ("ask", "What does the Larch Mill make?", "--docs", tmp_path, "--llm", MINI)
+    command = (*stretto, *asked, "--dtype", "bfloat16")
     done = subprocess.run(command, capture_output=True, text=True, env=limited(limit), timeout=800)
     assert done.returncode == 0, done.stderr
     assert "paper" in done.stdout

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 import stretto
+from benchmarks.common.mini_model import MINI
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.apps.template import Template
 from stretto.documents import load_documents
@@ -100,21 +101,19 @@ def test_a_served_app_answers_as_in_process() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_the_three_apps_answer_as_in_process_with_the_model_that_ships() -> None:
+def test_the_three_apps_answer_as_in_process_with_a_checkpoint() -> None:
     pytest.importorskip("sentence_transformers")
     small = {"indexing": {"tokens": 96, "overlap": 0}, "synthesis": SHORT}
     one_shot = {"synthesis": {"mode": "one_shot", "prompt": OF_TEXT, **SHORT}}
-    expansion = {"query_expansion": {"max_tokens": 24}}
     cases: Sequence[Case] = (
-        ("naive", naive_rag(), small),
-        ("naive", naive_rag(), one_shot),
-        ("advanced", advanced_rag(), {**expansion, **small}),
-        ("advanced", advanced_rag(), {**expansion, **one_shot}),
-        ("search", search_empowered(), {"proxy": SHORT, "answer": SHORT}),
-        ("search", search_empowered(), {"proxy": SHORT, "answer": {"prompt": OF_TEXT, "max_tokens": 3}}),
+        ("naive", naive_rag(small_llm=True), small),
+        ("naive", naive_rag(small_llm=True), one_shot),
+        ("advanced", advanced_rag(small_llm=True), small),
+        ("advanced", advanced_rag(small_llm=True), one_shot),
+        ("search", search_empowered(small_llm=True), {"synthesis": SHORT}),
     )
-    engines = local_engines()
+    engines = local_engines(llm=llm_engine(str(MINI)))
     others = search_engines(engines[-1], None, load_documents([STYLE]))
     apps = [argument for app in ("naive", "advanced", "search") for argument in ("--app", app)]
-    with service(*apps, "--docs", str(STYLE)) as url:
+    with service("--llm", str(MINI), *apps, "--docs", str(STYLE)) as url:
         compare(url, [*engines, *others[1:]], cases, STYLE, "What does a docstring do?")

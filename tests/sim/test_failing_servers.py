@@ -36,6 +36,7 @@ from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
 
 RUNS_ALL = int(os.environ.get("STRETTO_FAULT_RUNS", "0")) > 0
+SOME = ("least_seconds", "parrot", "stretto") if RUNS_ALL else ("stretto",)
 PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.0005)
 NUM_TOKENS = 40
 FAILS_S = 0.3
@@ -164,7 +165,7 @@ def test_calls_of_a_server_that_fails_end_at_another_one(
 
 
 @pytest.mark.parametrize("num_servers", [2, 4])
-@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+@pytest.mark.parametrize("placement", SOME)
 def test_a_step_that_took_too_long_at_a_server_is_tried_at_another_one(
     placement: str, num_servers: int
 ) -> None:
@@ -175,7 +176,7 @@ def test_a_step_that_took_too_long_at_a_server_is_tried_at_another_one(
 
 
 @pytest.mark.parametrize("failure", [one for one in FAILURES if one not in ("healthy", "slow", "wrong")])
-@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+@pytest.mark.parametrize("placement", SOME)
 def test_calls_of_the_only_server_end_when_it_comes_back(placement: str, failure: str) -> None:
     """One that asks to be left alone for longer than anybody waits is asked again after a limit."""
     settings, rest_s = ({"recover_s": 60.0}, MAX_REST_S) if "for ever" in failure else ({}, 0.0)
@@ -184,7 +185,7 @@ def test_calls_of_the_only_server_end_when_it_comes_back(placement: str, failure
     assert max(watch.ended_s.values()) < 2.5 + 10.0 + rest_s
 
 
-@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+@pytest.mark.parametrize("placement", SOME)
 def test_calls_of_the_only_server_wait_while_it_loads_its_model(placement: str) -> None:
     """It dies, and its model takes longer to load than `recover_s`."""
     deaths = FaultPlan(deaths=(Death("llm", 0, FAILS_S),))
@@ -194,7 +195,7 @@ def test_calls_of_the_only_server_wait_while_it_loads_its_model(placement: str) 
 
 
 @pytest.mark.parametrize("failure", [one for one in FAILURES if one != "slow"])
-@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"] if RUNS_ALL else ["stretto"])
+@pytest.mark.parametrize("placement", SOME)
 def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failure: str) -> None:
     plans = [faults_of(failure, 1e6)]
     driver, watch = run(placement, plans[0], 1)
@@ -211,7 +212,7 @@ def wrong_and(engine: str, until_s: float, *others: tuple[int, OutageKind]) -> F
 
 
 @pytest.mark.parametrize("kind", [one for one in get_args(OutageKind) if one != "wrong"])
-@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+@pytest.mark.parametrize("placement", SOME)
 def test_a_wrong_answer_is_not_the_last_while_another_server_may_come_back(
     placement: str, kind: OutageKind
 ) -> None:
@@ -222,7 +223,7 @@ def test_a_wrong_answer_is_not_the_last_while_another_server_may_come_back(
     assert set(num_wrong) == {1}, "it is not asked again"
 
 
-@pytest.mark.parametrize("placement", ["least_seconds", "parrot", "stretto"])
+@pytest.mark.parametrize("placement", SOME)
 def test_a_call_answered_wrongly_ends_where_the_other_server_stays_down(placement: str) -> None:
     driver, watch = run(placement, wrong_and("llm", 1e6, (1, "refused")), 2)
     assert all(isinstance(reply.error, EngineFailure) for reply in driver.replies.values())

@@ -318,7 +318,7 @@ def capacity() -> float:
 @pytest.mark.long
 @pytest.mark.parametrize("load", LOADS)
 def test_binding_early_and_moving_is_not_worse(load: float) -> None:
-    """Mean latencies of the same arrivals: better than late binding, and within 0.5 % of binding for good.
+    """Mean latencies of the same arrivals: better than late binding, and within 1 % of binding for good.
 
     With equal instances, few requests move. Moving pays where something goes wrong: see the next test.
     """
@@ -328,7 +328,7 @@ def test_binding_early_and_moving_is_not_worse(load: float) -> None:
     )
     print(f"load {load}: {early_s:.4f} s early, {late_s:.4f} s late, {final_s:.4f} s for good")
     assert early_s <= late_s
-    assert early_s <= 1.005 * final_s
+    assert early_s <= 1.01 * final_s
 
 
 @pytest.mark.long

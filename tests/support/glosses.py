@@ -58,11 +58,15 @@ ASIDES = {
 
 def _pattern(term: str, aside: str) -> re.Pattern[str]:
     """Return the pattern of an aside behind its term; either may go on in the next line of a comment."""
-    broken = aside.replace(" ", r"\s+(?:# )?")
-    return re.compile(rf"\b(?:{term})`?(?P<aside>[\s#]+\((?:{broken})\))", re.IGNORECASE)
+    return re.compile(rf"\b(?:{term})`?(?P<aside>[\s#]+\((?:{_broken(aside)})\))", re.IGNORECASE)
+
+
+def _broken(aside: str) -> str:
+    return aside.replace(" ", r"\s+(?:# )?")
 
 
 _PATTERNS = [_pattern(term, aside) for term, aside in ASIDES.items()]
+_ASIDE = re.compile(rf"\((?:{'|'.join(map(_broken, ASIDES.values()))})\)", re.IGNORECASE)
 
 
 def asides(text: str) -> Iterator[tuple[int, int]]:
@@ -97,6 +101,8 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 def pasted(path: Path) -> list[str]:
     """Return the asides in the prose of a module or of a page, each with its line."""
     source = path.read_text("utf-8")
+    if not _ASIDE.search(source):
+        return []  # most modules: reading their tokens takes a hundred times longer
     texts = prose(source) if path.suffix == ".py" else [(1, source)]
     return [
         f"{line + text.count(chr(10), 0, end)}: {' '.join(text[start:end].split())}"

@@ -63,10 +63,10 @@ def check(request: AskRequest, errors: Console) -> Checked:
     configuration = {component: dict(settings) for component, settings in request.settings.items()}
     template.lower(configuration)
     engines = assemble(request.engines, searches=request.searches)
+    _check_documents(request, engines)
     if "llm" not in engines.from_file:
         for where in request.engines.llms or (None,):
             check_llm_is_here(where)
-    _check_documents(request, engines)
     made_by = ""
     if not request.searches:
         made_by = recipe(template, configuration, engines.embedder, engines.counted_by)
