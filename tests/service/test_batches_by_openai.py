@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -260,6 +261,7 @@ def test_a_service_that_is_started_again_goes_on(tmp_path: Path) -> None:
             worker.wait_until_asked(4)
             worker.release(4)
             worker.wait_until_asked(8)
+            wait_until(lambda: client.batches.retrieve(batch.id).request_counts.completed == 4)
         (tmp_path / "state" / "files" / "upload-1.part").touch()
         worker.is_open = True
         with service_with_state(tmp_path / "state", worker) as service:
@@ -269,7 +271,10 @@ def test_a_service_that_is_started_again_goes_on(tmp_path: Path) -> None:
             assert len(lines_of(client, done.output_file_id)) == 30
             wait_until(lambda: not list((tmp_path / "state" / "answers").iterdir()))
         assert not list((tmp_path / "state" / "files").glob("*.part"))
-        assert sum(asked.prompt == "q0" for asked in worker.asked) == 1
+        times = Counter(asked.prompt for asked in worker.asked)
+        assert sum(number > 1 for number in times.values()) <= 4, (
+            "those that were on their way are asked again"
+        )
 
 
 def test_lines_are_answered_by_an_app_too(tmp_path: Path) -> None:

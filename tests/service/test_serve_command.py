@@ -132,7 +132,7 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            url = process.stderr.readline().split()[0]
+            url = next(line for line in process.stderr if line.startswith("http")).split()[0]
             assert httpx.get(f"{url}/health").json() == {"status": "ok"}
             with P.Client(url, api_key="k"):
                 assert isinstance(say("x").get(timeout_s=60), str)

@@ -174,7 +174,7 @@ def test_bodies_that_do_not_end_are_held_within_a_budget(num_clients: int, num_b
             client.transport.abort()
         while server.connections or app.num_open:
             await asyncio.sleep(0.01)
-        assert app._tenants.budget.num_held == 0
+        assert app.tenants.budget.num_held == 0
         server.close()
 
     asyncio.run(asyncio.wait_for(program(), 60))

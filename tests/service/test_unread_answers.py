@@ -161,7 +161,8 @@ def test_a_value_is_asked_for_room_before_it_is_written() -> None:
     async def program() -> None:
         received = ClientRequest(method=b"GET")
         received.found = Admitted(Route("GET", "/a", lambda _: asyncio.sleep(0)), (), tenant)
-        request = ServiceRequest(ClientConnection(ServiceApp(ServiceConfig()), set()), received, "id")
+        app = ServiceApp(ServiceConfig())
+        request = ServiceRequest(ClientConnection(app, set()), received, "id", app.readers)
         with pytest.raises(Refused):
             request.hold_value("a", 9 * MB)
         request.hold_value("a", 4 * MB)
