@@ -61,7 +61,7 @@ def test_small_pdf_that_becomes_huge_is_refused_by_name(tmp_path: Path) -> None:
 def test_file_that_takes_too_long_is_refused_by_name(tmp_path: Path) -> None:
     slow = tmp_path / "slow.html"
     slow.write_text("<b><i>" * 500_000)
-    assert "takes longer" in read_beside_a_good_page(slow, ParseLimits(parse_s=8))
+    assert "takes longer" in read_beside_a_good_page(slow, ParseLimits(parse_s=4))
 
 
 def test_pdf_of_too_many_pages_is_refused_by_name(tmp_path: Path) -> None:
