@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from stretto import __version__
-from stretto.cli.verbosity import with_verbosity
+from stretto.cli.as_command import as_command
 
 _FUNCTIONS = {
     "ask": ("stretto.cli.ask.command", "ask"),
@@ -57,7 +57,7 @@ class _Commands(TyperGroup):
             return None
         module, function = _FUNCTIONS[cmd_name]
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        command = with_verbosity(getattr(import_module(module), function))
+        command = as_command(getattr(import_module(module), function))
         alone.command(cmd_name, epilog=_EPILOGS.get(cmd_name))(command)
         return get_command(alone)
 
