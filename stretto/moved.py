@@ -178,7 +178,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.runtime.instances.start": {"Shared": "RuntimeShares"},
     "stretto.runtime.journal.lines": {"Entry": "JournalEntry"},
     "stretto.runtime.running_queries": {"Pace": "CompletionRate"},
-    "stretto.runtime.shared_memory": {"Segment": "SharedSegment"},
     "stretto.runtime.worker": {"Job": "InstanceJob"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},

@@ -17,7 +17,6 @@ import pytest
 from support.virtual_loop import in_real_time
 
 from stretto.model.tasks import Task
-from stretto.runtime import pickles
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
 from stretto.runtime.instances.mailbox import Mailbox
 from stretto.runtime.instances.outbox import Outbox
@@ -119,7 +118,7 @@ async def test_a_foreign_object_that_unpickles_slowly_holds_up_its_instance_and_
         ends.append(error)
         ended.set()
 
-    reading = MessageReading(pickles.loads, receive, end, "reading")
+    reading = MessageReading(receive, end, "reading")
     reading.read(batch_done(0, "own"))
     assert received == [0], "there is nothing to wait for"
     Slow.let_go.clear()
