@@ -132,7 +132,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.engines.batch.vectors": {"Shelves": "Collections", "shelf_key": "collection_key"},
     "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
     "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
-    "stretto.graph.compile": {"Tables": "ConnectionTables"},
+    "stretto.graph.compile": {"Tables": "stretto.graph.execution_graph:ConnectionTables"},
     "stretto.graph.passes.parts": {"Part": "StepPart"},
     "stretto.graph.passes.steps": {"Step": "PredictedStep"},
     "stretto.graph.unroll": {"Step": "UnrolledStep"},

@@ -23,7 +23,7 @@ from stretto.cluster.instances import InstanceTable, InstanceView
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
 from stretto.engines.executables import EXECUTABLES, Executable
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Ref, config_items
 from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles, with_primitives

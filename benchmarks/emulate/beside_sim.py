@@ -18,7 +18,8 @@ from benchmarks.emulate.servers import MODEL
 from stretto.emulate.fleet import PlannedFleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.runtime.runtime import Runtime

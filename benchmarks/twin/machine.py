@@ -15,7 +15,7 @@ from benchmarks.twin.costs import MachineCosts
 from benchmarks.twin.shared_cores import SharedCoresDriver, own_vectors, remembering
 from stretto.apps.plan_cache import PlanCache
 from stretto.costs.step import StepCost
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment
 from stretto.model.tasks import LLMTask, Task

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.graph.ops import OPS
 from stretto.model.tasks import Objective, QueryRecord, Usage
 from stretto.router.messages import RoutedRequest, Ticket, WorkerUsage

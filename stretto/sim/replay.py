@@ -16,7 +16,8 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.apps.vocabulary import DEFAULT
 from stretto.costs.fit_profile import LEAST_S, fit_profile
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.graph.types import item_type
 from stretto.llm.local_scheduler import SchedulerConfig

@@ -14,7 +14,8 @@ from support.virtual_loop import in_virtual_time
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto import Runtime
 from stretto.costs.tokens import num_tokens
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
