@@ -132,7 +132,15 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.engines.batch.vectors": {"Shelves": "Collections", "shelf_key": "collection_key"},
     "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
     "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
-    "stretto.graph.compile": {"Tables": "stretto.graph.execution_graph:ConnectionTables"},
+    "stretto.engines.catalogue": {
+        **{name: f"stretto.engines.llms:{name}" for name in ("STAND_IN", "llm_deployment", "llm_replica")},
+        **{name: f"stretto.engines.profiles:{name}" for name in ("engine_and_model", "profile_key")},
+    },
+    "stretto.graph.compile": {
+        "Tables": "stretto.graph.execution_graph:ConnectionTables",
+        "rebase": "stretto.graph.execution_graph:rebase",
+    },
+    "stretto.graph.ops": {"OPS": "stretto.graph.op_table:OPS"},
     "stretto.graph.passes.parts": {"Part": "StepPart"},
     "stretto.graph.passes.steps": {"Step": "PredictedStep"},
     "stretto.graph.unroll": {"Step": "UnrolledStep"},

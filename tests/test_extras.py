@@ -29,7 +29,8 @@ regex("a(b)")
 """,
     "client": """
 import stretto.trace.agents.openai_load, stretto.programs.at_service
-from stretto.engines.catalogue import embedding_engine, llm_engine, reranking_engine
+from stretto.engines.catalogue import embedding_engine, reranking_engine
+from stretto.engines.llms import llm_engine
 llm_engine("http://127.0.0.1:9")
 embedding_engine("http://127.0.0.1:9")
 reranking_engine("http://127.0.0.1:9")

@@ -11,19 +11,9 @@ from stretto.cli.options import EngineOptions
 from stretto.cli.saved import with_saved_profiles
 from stretto.cluster.machine import Machine, Placed
 from stretto.engines.batch.embedding import MINILM, model_name
-from stretto.engines.catalogue import (
-    FOR_SERVERS,
-    RAG_ENGINES,
-    SEARCH_ENGINES,
-    STAND_IN,
-    is_url,
-    llm_deployment,
-    llm_replica,
-    local_engines,
-    search_engines,
-    server_replica,
-)
+from stretto.engines.catalogue import RAG_ENGINES, SEARCH_ENGINES, local_engines, search_engines
 from stretto.engines.executables import EXECUTABLES
+from stretto.engines.llms import FOR_SERVERS, STAND_IN, is_url, llm_deployment, llm_replica, server_replica
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
 from stretto.runtime.devices import detect_devices

@@ -23,7 +23,7 @@ from stretto.cli.explained_steps import change_text, changes_text, steps_text
 from stretto.cli.learned_rows import learned_text
 from stretto.cli.names import SEARCH
 from stretto.cli.options import EngineOptions
-from stretto.engines.catalogue import STAND_IN
+from stretto.engines.llms import STAND_IN
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.ops import Ops

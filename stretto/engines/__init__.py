@@ -10,16 +10,15 @@ from stretto.model.lazy_names import lazy_names
 if TYPE_CHECKING:
     from stretto.engines.catalogue import (
         embedding_engine,
-        llm_engine,
         local_engines,
         reranking_engine,
         search_engines,
-        server_replica,
         tools_engine,
         transforms_engine,
         vectors_engine,
         web_engine,
     )
+    from stretto.engines.llms import llm_engine, server_replica
     from stretto.engines.mcp_tools import MCPServer, MCPTools
 
 __all__ = [
@@ -38,9 +37,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "catalogue": tuple(name for name in __all__ if not name.startswith("MCP")),
+    "llms": ("llm_engine", "server_replica"),
     "mcp_tools": ("MCPServer", "MCPTools"),
 }
+_OTHERS = {name for names in _MODULES.values() for name in names}
+_MODULES["catalogue"] = tuple(name for name in __all__ if name not in _OTHERS)
 
 if not TYPE_CHECKING:  # a checker would take every name for one of the package
     __getattr__ = lazy_names(__name__, _MODULES)

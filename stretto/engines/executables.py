@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, get_args
 
-from stretto.engines.catalogue import PROFILES
+from stretto.engines.profiles import PROFILES
 from stretto.engines.server_process.programs import PROGRAMS
 from stretto.model.deployment import Contract, RunsIn
 from stretto.model.errors import ConfigError

@@ -8,7 +8,8 @@ from typing import Any
 
 from stretto.graph.execution_graph import ExecutionGraph, In, Node, StreamedOutput
 from stretto.graph.graph import HINT, RECORD, WHEN, Graph, Primitive, Ref
-from stretto.graph.ops import OPS, Ops, OpSpec
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops, OpSpec
 from stretto.graph.passes.weigh import Verdict
 from stretto.graph.reuse import find_reuse
 from stretto.graph.verify import sort_topologically

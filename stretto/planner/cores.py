@@ -10,7 +10,7 @@ from stretto.costs.loading import LoadingCost
 from stretto.costs.presets import Preset
 from stretto.costs.shape import model_of
 from stretto.costs.step import Kernels
-from stretto.engines.catalogue import checkpoint_path, llm_replica
+from stretto.engines.llms import checkpoint_path, llm_replica
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreCost, CoreModel, core_hardware

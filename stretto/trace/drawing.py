@@ -15,7 +15,8 @@ from itertools import pairwise
 
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, Slot
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.graph.text import print_graph
 from stretto.graph.unroll import own_args, own_prompt
 from stretto.graph.verify import verify

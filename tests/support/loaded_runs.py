@@ -22,7 +22,7 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.apps.template import Template
 from stretto.costs.shape import StepShape
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import Deployment, Engine, deploy
 from stretto.model.profile import Profile

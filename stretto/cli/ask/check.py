@@ -16,7 +16,8 @@ from stretto.cli.ask.request import AskRequest, Settings
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
-from stretto.engines.catalogue import check_llm_is_here, web_engine
+from stretto.engines.catalogue import web_engine
+from stretto.engines.llms import check_llm_is_here
 from stretto.model.errors import UserError
 from stretto.model.extras import check_installed
 from stretto.model.values import Document

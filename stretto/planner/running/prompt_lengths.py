@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto.engines.catalogue import STAND_IN, checkpoint_path
+from stretto.engines.llms import STAND_IN, checkpoint_path
 from stretto.model.errors import CapacityError, StrettoError
 from stretto.model.values import Segment
 from stretto.planner.application import Application, AppRequest, ModelNode
