@@ -36,12 +36,14 @@ __all__ = [
     "web_engine",
 ]
 
-_MODULES = {
+_MODULES: dict[str, tuple[str, ...]] = {
+    "catalogue": (
+        *("embedding_engine", "local_engines", "reranking_engine", "search_engines", "tools_engine"),
+        *("transforms_engine", "vectors_engine", "web_engine"),
+    ),
     "llms": ("llm_engine", "server_replica"),
     "mcp_tools": ("MCPServer", "MCPTools"),
 }
-_OTHERS = {name for names in _MODULES.values() for name in names}
-_MODULES["catalogue"] = tuple(name for name in __all__ if name not in _OTHERS)
 
 if not TYPE_CHECKING:  # a checker would take every name for one of the package
     __getattr__ = lazy_names(__name__, _MODULES)
