@@ -24,7 +24,7 @@ from stretto.costs.loading import fit_loading
 from stretto.costs.nnls import Floats
 from stretto.costs.output_lengths import output_lengths
 from stretto.costs.shape import Hardware, LLMModel, StepShape
-from stretto.costs.step import StepFeatures
+from stretto.costs.step_features import StepFeatures
 from stretto.costs.step_terms import KV, NUMBERS, PREFILL_ATTENTION
 from stretto.costs.steps_file import sample_steps
 

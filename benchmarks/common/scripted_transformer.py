@@ -14,7 +14,8 @@ import torch
 
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.running_task import RunningTask
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice

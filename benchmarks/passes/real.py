@@ -69,7 +69,7 @@ def real_engines(checkpoint: Path) -> list[Deployment]:
     from benchmarks.common.scripted_transformer import ScriptedTransformer
     from stretto.engines.catalogue import local_engines
     from stretto.engines.llms import llm_engine
-    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     config = TransformerConfig(checkpoint)
     return local_engines(llm=llm_engine(None).changed(executable=ScriptedTransformer, config=config))

@@ -58,7 +58,7 @@ class TwinMachine:
         from benchmarks.common.scripted_transformer import Script
         from stretto.engines.catalogue import vectors_engine
         from stretto.engines.prompt_tokens import PromptTokenizer
-        from stretto.engines.transformer.engine import TransformerConfig
+        from stretto.engines.transformer.engine_config import TransformerConfig
 
         self.documents = list(documents)
         self.schemes: Mapping[str, Scheme] = {name: SCHEMES[name] for name in schemes}

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.costs.length_belief import interval
-from stretto.planner.execute import Execution, ReplicaSpan
+from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.gantt import gantt, letters
 from stretto.planner.plan import Plan
 from stretto.planner.problem import Problem

@@ -1,4 +1,4 @@
-"""Options that several commands share, one by one and as groups (`as_command.py`)."""
+"""Options that several commands share, one by one and as groups (`commands.py`)."""
 
 from __future__ import annotations
 

@@ -180,7 +180,8 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
         return StandIn, StandInConfig()
     from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
     from stretto.engines.transformer.config import is_supported_model
-    from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+    from stretto.engines.transformer.engine import TransformerLLM
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     path = checkpoint_path(where)
     check_installed("local", f"--llm {str(path)!r}", "torch", "transformers", "tokenizers")

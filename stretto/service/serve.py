@@ -84,10 +84,10 @@ class ServedParts:
 
     Attributes:
         deployments: engines.
-        apps, documents, spares, pool, watch, state: those of `Service`. A pool has the same `watch`.
-        beside: what it does with the runtime runs meanwhile, and is cancelled in the end.
-        learned: file that what is learned of programs is read from, and written to now and then and in the
-            end.
+        apps, documents, spares, pool, watch, state: as in `Service`. A pool has the same `watch`.
+        beside: function of the runtime that runs meanwhile, and is cancelled in the end.
+        learned: file from which what was learned of programs is read, and which is written now and then and
+            in the end.
         engines_file: file that names the tenants, also when it changes.
     """
 

@@ -303,7 +303,7 @@ def test_the_scripted_llm_writes_what_the_simulation_writes(tiny_checkpoint: Pat
     pytest.importorskip("torch")
     from benchmarks.common.scripted_transformer import Script, ScriptedTransformer
     from stretto.engines.prompt_tokens import PromptTokenizer
-    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.engine_config import TransformerConfig
     from stretto.planner.measure_steps import StepLoad, measure_steps
 
     config = TransformerConfig(tiny_checkpoint)

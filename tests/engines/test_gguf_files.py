@@ -23,7 +23,8 @@ from stretto.engines.gguf_file import QUANTISATIONS, read_gguf  # noqa: E402
 from stretto.engines.llms import llm_replica  # noqa: E402
 from stretto.engines.prompt_tokens import PromptTokenizer  # noqa: E402
 from stretto.engines.transformer.config import read_config  # noqa: E402
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM  # noqa: E402
+from stretto.engines.transformer.engine import TransformerLLM  # noqa: E402
+from stretto.engines.transformer.engine_config import TransformerConfig  # noqa: E402
 from stretto.engines.transformer.weights import load_weights  # noqa: E402
 from stretto.model.errors import ConfigError  # noqa: E402
 from stretto.model.values import Segment  # noqa: E402

@@ -14,7 +14,8 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.errors import BadReply, ConfigError
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
 from stretto.model.values import Prompt, Segment

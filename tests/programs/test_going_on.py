@@ -63,7 +63,8 @@ def run(
 ) -> tuple[list[object], Watch]:
     from stretto.engines.catalogue import transforms_engine
     from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
-    from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+    from stretto.engines.transformer.engine import TransformerLLM
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     made = {
         "transformer": (TransformerLLM, TransformerConfig(folder)),

@@ -187,7 +187,7 @@ def test_a_process_whose_runtime_has_ended_in_the_middle_closes_its_engine() -> 
     """Events that the runtime did not read turn the end of its pipe into a reset."""
     ours, theirs = socket.socketpair()
     with theirs:
-        mail = Mail(theirs, None)
+        mail = Mail(theirs)
         mail.post(InstanceReady("engine", 0))
         assert mail.empty()
         ours.close()
@@ -209,7 +209,7 @@ def hasty_sockets() -> Iterator[None]:
 def test_a_process_waits_for_commands_whatever_the_default_timeout_is() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        mail = Mail(theirs, None)
+        mail = Mail(theirs)
         command = ForgetQuery("query")
         sending = threading.Timer(0.05, lambda: ours.sendall(framed(pickle.dumps(command))))
         sending.start()

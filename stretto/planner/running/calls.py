@@ -6,87 +6,16 @@ request ends when no call of it is left. Answers are kept until their request en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stretto.model.errors import StrettoError
-from stretto.model.record import record
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.feed import is_by_chunk, taken
 from stretto.planner.prompt_slots import fill
+from stretto.planner.running.planned_calls import CallAnswer, CallEnded, LiveRequest, PlannedCall, Progress
 from stretto.planner.running.request_store import Kind, RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
-
-
-@record
-class CallAnswer:
-    """The answer to a call.
-
-    Attributes:
-        num_prompt, num_output: numbers of tokens.
-    """
-
-    text: str
-    num_prompt: int = 0
-    num_output: int = 0
-
-
-@record
-class PlannedCall:
-    """One call of a node's model.
-
-    Attributes:
-        request: number of its request.
-        node: name of its node.
-        number: number of the call among those of its node for this request.
-    """
-
-    request: int
-    node: str
-    number: int
-
-
-@record
-class CallEnded:
-    """The end of a request: its answers by node, and the error of the call that failed first, if any has.
-
-    Attributes:
-        id: the request's `custom_id`.
-        answers: answers of the nodes all of whose calls were answered.
-    """
-
-    id: str
-    kind: Kind
-    answers: Mapping[str, Sequence[CallAnswer]]
-    error: StrettoError | None = None
-
-
-@record
-class Progress:
-    """The consequences of the end of a call: further calls that can be made, and the end of its request."""
-
-    ready: Sequence[PlannedCall] = ()
-    ended: CallEnded | None = None
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request that has not ended: its answers by node (None while there is none), and calls under way.
-
-    Attributes:
-        num_left: calls of each node without an answer that are still wanted.
-        error: error of the call that failed first.
-        failed: nodes that calls are not made for any more.
-        request: the request with its texts, once a call has needed them.
-    """
-
-    answers: dict[str, list[CallAnswer | None]]
-    num_left: dict[str, int]
-    request: RunRequest | None = None
-    started: set[PlannedCall] = field(default_factory=set)
-    error: StrettoError | None = None
-    failed: set[str] = field(default_factory=set)
 
 
 class CallBook:
@@ -104,7 +33,7 @@ class CallBook:
             node.name: [one for one in app.nodes if node.name in one.inputs] for node in app.nodes
         }
         self.requests = requests
-        self._live: dict[int, _Live] = {}  # of requests that have begun
+        self._live: dict[int, LiveRequest] = {}  # of requests that have begun
         self._has_ended = bytearray(len(requests))
         self.num_requests_left = len(requests)
         self.num_left = {node.name: 0 for node in app.nodes}
@@ -256,7 +185,7 @@ class CallBook:
             ]
         return self._first_of[key]
 
-    def _able(self, number: int, live: _Live) -> Iterator[PlannedCall]:
+    def _able(self, number: int, live: LiveRequest) -> Iterator[PlannedCall]:
         """Yield all calls of a request that can be made, or are under way."""
         for name, answers in live.answers.items():
             node = self._app.node(name)
@@ -267,7 +196,7 @@ class CallBook:
                 if answer is None and node.chain:
                     break
 
-    def _released(self, live: _Live, answered: PlannedCall) -> Iterator[PlannedCall]:
+    def _released(self, live: LiveRequest, answered: PlannedCall) -> Iterator[PlannedCall]:
         """Yield the calls that may have waited for an answer alone, and can be made now."""
         source, number = self._app.node(answered.node), answered.request
         if source.chain:
@@ -288,14 +217,14 @@ class CallBook:
                 if live.answers[taker.name][at] is None and self._has_inputs(live, taker, at):
                     yield PlannedCall(number, taker.name, at)
 
-    def _next_of_chain(self, live: _Live, node: ModelNode, number: int) -> Iterator[PlannedCall]:
+    def _next_of_chain(self, live: LiveRequest, node: ModelNode, number: int) -> Iterator[PlannedCall]:
         """Yield the next call of a chain, if there is one and it can be made."""
         answers = live.answers[node.name]
         at = len(answers) - live.num_left[node.name]
         if at < len(answers) and self._has_inputs(live, node, at):
             yield PlannedCall(number, node.name, at)
 
-    def _has_inputs(self, live: _Live, node: ModelNode, at: int) -> bool:
+    def _has_inputs(self, live: LiveRequest, node: ModelNode, at: int) -> bool:
         """Return whether all answers that a call needs are there."""
         for name in node.inputs:
             if live.num_left.get(name):
@@ -304,21 +233,21 @@ class CallBook:
                     return False
         return True
 
-    def _begun(self, number: int) -> _Live | None:
+    def _begun(self, number: int) -> LiveRequest | None:
         """Return the state of a request, which begins if it has not; None if it has ended."""
         return None if self._has_ended[number] else self._begin(number)
 
-    def _begin(self, number: int) -> _Live:
+    def _begin(self, number: int) -> LiveRequest:
         live = self._live.get(number)
         if live is None:
             num_left = dict(self._calls_of(self.requests.kind(number)))
             answers: dict[str, list[CallAnswer | None]] = {
                 name: [None] * num for name, num in num_left.items()
             }
-            live = self._live[number] = _Live(answers, num_left)
+            live = self._live[number] = LiveRequest(answers, num_left)
         return live
 
-    def _new_of(self, live: _Live, calls: Iterable[PlannedCall]) -> Iterator[PlannedCall]:
+    def _new_of(self, live: LiveRequest, calls: Iterable[PlannedCall]) -> Iterator[PlannedCall]:
         """Yield those of the calls that are not under way; from then on they are."""
         for call in calls:
             if call not in live.started:
