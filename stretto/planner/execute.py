@@ -25,7 +25,7 @@ from stretto.planner.plan import Plan, PlannedReplica
 from stretto.planner.problem import Problem
 from stretto.planner.replica_arrivals import Replica, run_replica, run_together
 from stretto.planner.replica_run import ReplicaLoad
-from stretto.planner.stage_runs import NodeProgress, StageRun, hold_devices, run_together
+from stretto.planner.stage_runs import NodeProgress, StageRun, hold_devices, units_of
 from stretto.planner.stage_sequence import PresentStage, StageSequence
 from stretto.planner.starts import Starts
 

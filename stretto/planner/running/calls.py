@@ -13,7 +13,14 @@ from stretto.model.errors import StrettoError
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.feed import is_by_chunk, taken
 from stretto.planner.prompt_slots import fill
-from stretto.planner.running.planned_calls import CallAnswer, CallEnded, LiveRequest, PlannedCall, Progress
+from stretto.planner.running.planned_calls import (
+    CallAnswer,
+    CallEnded,
+    LiveRequest,
+    PlannedCall,
+    Progress,
+    text_of_answer,
+)
 from stretto.planner.running.request_store import Kind, RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
 
@@ -88,7 +95,7 @@ class CallBook:
             return request.messages
         texts = {"prompt": request.text}
         if node.chain:
-            texts["so_far"] = _text(live.answers[node.name][call.number - 1]) if call.number else ""
+            texts["so_far"] = text_of_answer(live.answers[node.name][call.number - 1]) if call.number else ""
         if node.is_by_chunk:
             texts["chunk"] = request.chunks[call.number]
         return (PromptMessage(None, fill(node.prompt, {**texts, **inputs})),)
@@ -257,7 +264,7 @@ class CallBook:
     def _taken(self, name: str, call: PlannedCall, answers: Sequence[CallAnswer | None]) -> str:
         """Return the text of the answers of an input that a call takes."""
         wanted = taken(self._app.node(name), self._app.node(call.node), call.number, len(answers))
-        return "\n\n".join(_text(answers[at]) for at in wanted)
+        return "\n\n".join(text_of_answer(answers[at]) for at in wanted)
 
     def _note(self, call: PlannedCall, answer: CallAnswer) -> bool:
         """Note an answer; return whether it is wanted, and the first to its call."""
@@ -294,9 +301,3 @@ class CallBook:
             if name not in live.failed
         }
         return CallEnded(self.requests.id(number), self.requests.kind(number), given, live.error)
-
-
-def _text(answer: CallAnswer | None) -> str:
-    """Return the text of an answer that is there."""
-    assert answer is not None
-    return answer.text

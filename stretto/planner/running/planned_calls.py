@@ -79,3 +79,9 @@ class LiveRequest:
     started: set[PlannedCall] = field(default_factory=set)
     error: StrettoError | None = None
     failed: set[str] = field(default_factory=set)
+
+
+def text_of_answer(answer: CallAnswer | None) -> str:
+    """Return the text of an answer that is there."""
+    assert answer is not None
+    return answer.text
