@@ -281,8 +281,9 @@ class RouterState:
             self._open.refresh(worker)
         left = [one for one in self._eligible.left(client, now_s) if one.state in states]
         actions = self._go_elsewhere(ticket, status, is_own, bool(left), now_s) + self._after(worker, now_s)
-        is_checked = is_own and worker is not None and worker.state == "serving"
-        return [*actions, Check(worker.id, now_s)] if is_checked else actions
+        if is_own and worker is not None and worker.state == "serving":
+            actions.append(Check(worker.id, now_s))
+        return actions
 
     def _go_elsewhere(
         self, ticket: Ticket, status: int, is_own: bool, is_left: bool, now_s: float
