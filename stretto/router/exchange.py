@@ -179,7 +179,7 @@ class RoutedExchange:
         data = self._data_for(link)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
         if self.request.on_sent is not None:
-            self.request.on_sent()
+            self.request.on_sent(True)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
 
@@ -240,6 +240,8 @@ class RoutedExchange:
         """Abort the attempt that runs, and count it as failed."""
         self.trace.failed(reason)
         self.stop()
+        if self.request.on_sent is not None:
+            self.request.on_sent(False)
 
     def move_stream(self, worker: WorkerId, reason: str) -> None:
         """Let a stream of a worker go on at another one, if it is known how; else nothing happens."""
