@@ -34,11 +34,9 @@ from stretto.router.router_state import RouterState
 from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.request_trace import RequestTrace, read_traceparent
-from stretto.wire.errors import ApiError, read_retry_after
+from stretto.wire.errors import ApiError, is_passing, read_retry_after
 
 _MAX_WHOLE_BYTES = 1_000_000
-_PASSING = (429, 500, 502, 503, 504)
-"""Statuses of answers after which another worker is tried."""
 _KINDS = {
     500: "InternalServerError",
     404: "NotFoundError",
@@ -218,7 +216,7 @@ class RoutedExchange:
         if self._is_streamed:
             self.cut(message)
             return
-        if self._failure is not None:
+        if self._failure is not None and (is_passing(self._failure[0]) or self._failure[0] == status):
             status, headers, body = self._failure
             if status == 429 and retry_after_s is not None:
                 headers = [line for line in headers if line[0] != _RETRY_AFTER]
@@ -316,7 +314,7 @@ class RoutedExchange:
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
         if self._hedge is not None:
-            if self._is_failure(answer) or self._router_state.is_about_own_key(self.ticket, answer.status):
+            if self._is_failure(answer):
                 self._leave_worker(answer, f"it answered with status {answer.status}")
                 return
             self._end_hedge()
@@ -471,10 +469,9 @@ class RoutedExchange:
 
     def _is_failure(self, answer: AnswerParser) -> bool:
         """Return whether an answer is not passed on, because another worker may answer better."""
-        is_passing = answer.status in _PASSING and self._is_repeatable
-        state, status = self._router_state, answer.status
-        may_go_on = state.wants_key(self.ticket, status) or state.may_be_elsewhere(self.ticket, status)
-        return is_passing or may_go_on
+        if is_passing(answer.status):
+            return self._is_repeatable
+        return self._router_state.is_of_worker(self.ticket, answer.status)
 
     def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
         self._is_streamed = True

@@ -406,6 +406,31 @@ def test_a_router_that_finishes_answers_a_client_that_has_just_connected() -> No
     run(main())
 
 
+@pytest.mark.parametrize(
+    "sent", [b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n1", b"GET /he", b"\r\n"]
+)
+def test_a_router_that_finishes_does_not_wait_for_a_request_that_never_comes_whole(sent: bytes) -> None:
+    async def main() -> None:
+        async with routing("well") as at, asyncio.timeout(PATIENCE_S / 2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            writer.write(sent)
+            await until(lambda: len(at.router.front.server.connections) == 1)
+            finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
+            reading = asyncio.create_task(reader.read())
+            while not reading.done():
+                writer.write(b"\r\n" if sent == b"\r\n" else b"")
+                await asyncio.sleep(0.01)
+            if sent == b"\r\n":
+                assert not reading.exception() or isinstance(reading.exception(), ConnectionError)
+            else:
+                assert (await reading).startswith(b"HTTP/1.1 503 ")
+                assert b"ServiceUnavailableError" in await reading
+            writer.close()
+            await finishing
+
+    run(main())
+
+
 def test_a_router_finishes_for_a_limited_time() -> None:
     async def main() -> None:
         async with routing("waits") as at:
