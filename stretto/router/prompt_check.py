@@ -23,8 +23,8 @@ class PromptCheck:
         guard: what looks at them; None for one that looks at every prompt that loses blocks.
 
     Attributes:
-        num_requests: requests that were checked.
-        num_prompts: those of them that have a prompt as a text.
+        num_requests: number of requests that were checked.
+        num_prompts: number of those that have a prompt as a text.
     """
 
     def __init__(self, guard: PrefixGuard | None = None) -> None:

@@ -67,7 +67,7 @@ class Repaired(NamedTuple):
     """A repaired body.
 
     Attributes:
-        fields: its fields.
+        fields: fields of the body after the repair.
         edits: places in the body as it came, with the bytes that are to stand there.
         told: what was done, for the header of the answer; "" for nothing.
     """

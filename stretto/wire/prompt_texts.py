@@ -30,7 +30,7 @@ class PromptPart(NamedTuple):
 
     Attributes:
         place: where it stands, such as "tools[3]", "system" or "messages[2]".
-        text: its text as `prompt_text` has it, without the role.
+        text: text of the part as `prompt_text` has it, without the role.
     """
 
     place: str

@@ -22,8 +22,8 @@ class SeenPrompt:
 
     Attributes:
         program: name of the program that it belongs to; "" if that is not known.
-        parts: its first parts; the last of them may be cut.
-        num_chars: characters of the whole prompt.
+        parts: first parts of the prompt, of which the last may be cut.
+        num_chars: number of characters of the whole prompt.
     """
 
     def __init__(self, program: str, parts: Iterable[PromptPart]) -> None:
