@@ -84,7 +84,7 @@ class ServedParts:
 
     Attributes:
         deployments: engines.
-        apps, documents, spares, pool, watch, state: as in `Service`. A pool has the same `watch`.
+        apps, documents, spares, pool, watch, state: arguments of `Service`. A pool has the same `watch`.
         beside: function of the runtime that runs meanwhile, and is cancelled in the end.
         learned: file from which what was learned of programs is read, and which is written now and then and
             in the end.
