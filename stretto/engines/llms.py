@@ -175,11 +175,14 @@ def checkpoint_path(where: str) -> Path:
 
 
 def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
-    """Return the in-process engine if it supports the kind of model, else the reference engine."""
+    """Return the engine of a model on this machine, and its configuration.
+
+    Raises:
+        ConfigError: packages are missing, or the engine cannot run this kind of model.
+    """
     if where == STAND_IN:
         return StandIn, StandInConfig()
-    from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
-    from stretto.engines.transformer.config import is_supported_model
+    from stretto.engines.transformer.config import read_config
     from stretto.engines.transformer.engine import TransformerLLM
     from stretto.engines.transformer.engine_config import TransformerConfig
 
@@ -189,9 +192,11 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
         check_installed("local", f"--llm {str(path)!r}", "gguf")
         is_short = where in FETCHED_MODELS and has_bfloat16()
         return TransformerLLM, TransformerConfig(path, dtype="bfloat16" if is_short else "float32")
-    if is_supported_model(path):
-        return TransformerLLM, TransformerConfig(path)
-    return ReferenceLLM, ReferenceConfig(path)
+    try:
+        read_config(path)
+    except ConfigError as error:
+        raise ConfigError(f"{error.message}; a server, such as vLLM, may run it: give its URL") from error
+    return TransformerLLM, TransformerConfig(path)
 
 
 def server_replica(
