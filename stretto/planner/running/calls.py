@@ -116,7 +116,7 @@ class CallBook:
         live.started.discard(call)
         if (ended := self._ended(call.request)) is not None:
             return Progress(ended=ended)
-        return Progress(ready=tuple(self._new_of(live, self._released(live, call))))
+        return Progress(ready=tuple(live.unstarted(self._released(live, call))))
 
     def failed(self, call: PlannedCall, error: StrettoError) -> Progress:
         """Note that a call failed: its node, and nodes that need its answers, make no more calls for the
@@ -175,7 +175,7 @@ class CallBook:
                 for name in self._first(number):
                     self.num_to_begin[name] -= 1
                 live = self._begin(number)
-                yield tuple(self._new_of(live, self._able(number, live)))
+                yield tuple(live.unstarted(self._able(number, live)))
 
     def _first(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
@@ -254,13 +254,6 @@ class CallBook:
             live = self._live[number] = LiveRequest(answers, num_left)
         return live
 
-    def _new_of(self, live: LiveRequest, calls: Iterable[PlannedCall]) -> Iterator[PlannedCall]:
-        """Yield those of the calls that are not under way; from then on they are."""
-        for call in calls:
-            if call not in live.started:
-                live.started.add(call)
-                yield call
-
     def _taken(self, name: str, call: PlannedCall, answers: Sequence[CallAnswer | None]) -> str:
         """Return the text of the answers of an input that a call takes."""
         wanted = taken(self._app.node(name), self._app.node(call.node), call.number, len(answers))
@@ -295,9 +288,4 @@ class CallBook:
         del self._live[number]
         self._has_ended[number] = True
         self.num_requests_left -= 1
-        given = {
-            name: [one for one in answers if one is not None]
-            for name, answers in live.answers.items()
-            if name not in live.failed
-        }
-        return CallEnded(self.requests.id(number), self.requests.kind(number), given, live.error)
+        return CallEnded(self.requests.id(number), self.requests.kind(number), live.given(), live.error)

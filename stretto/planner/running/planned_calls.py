@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stretto.model.errors import StrettoError
@@ -79,6 +79,21 @@ class LiveRequest:
     started: set[PlannedCall] = field(default_factory=set)
     error: StrettoError | None = None
     failed: set[str] = field(default_factory=set)
+
+    def unstarted(self, calls: Iterable[PlannedCall]) -> Iterator[PlannedCall]:
+        """Yield those of the calls that are not under way; from then on they are."""
+        for call in calls:
+            if call not in self.started:
+                self.started.add(call)
+                yield call
+
+    def given(self) -> dict[str, list[CallAnswer]]:
+        """Return the answers of the nodes that have not failed."""
+        return {
+            name: [one for one in answers if one is not None]
+            for name, answers in self.answers.items()
+            if name not in self.failed
+        }
 
 
 def text_of_answer(answer: CallAnswer | None) -> str:
