@@ -21,7 +21,8 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import DEFAULT, Runtime
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockRemoved, BlockStored
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId, KVReport
