@@ -119,6 +119,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
     "stretto.cluster.prefix_tree": {"Run": "IndexRun"},
     "stretto.costs.loading": {"Start": "StartTimes"},
+    "stretto.costs.step": {"Kernels": "stretto.costs.step_features:Kernels"},
     "stretto.costs.steps_file": {"checked": "checked_step", "measured": "measured_step"},
     "stretto.emulate.app": {"App": "EmulatedApp"},
     "stretto.emulate.generate": {"Generation": "EmulatedGeneration"},
@@ -133,7 +134,13 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
     "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
     "stretto.engines.catalogue": {
-        **{name: f"stretto.engines.llms:{name}" for name in ("STAND_IN", "llm_deployment", "llm_replica")},
+        **{
+            name: f"stretto.engines.llms:{name}"
+            for name in (
+                *("BY_PREFIXES", "DEFAULT_LLM", "FOR_SERVERS", "STAND_IN", "check_llm_is_here"),
+                *("checkpoint_path", "llm_deployment", "llm_replica", "server_replica"),
+            )
+        },
         **{name: f"stretto.engines.profiles:{name}" for name in ("engine_and_model", "profile_key")},
     },
     "stretto.graph.compile": {
@@ -165,6 +172,9 @@ RENAMED: dict[str, dict[str, str]] = {
         "Drain": "DrainReplica",
         "Placed": "PlacedReplica",
         "PlanCarrier": "PlanExecutor",
+    },
+    "stretto.planner.workload": {
+        name: f"stretto.planner.drawn_calls:{name}" for name in ("ModelCalls", "calls_together")
     },
     "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
     "stretto.planner.running.run_request": {"Message": "PromptMessage"},
