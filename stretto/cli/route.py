@@ -10,7 +10,6 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.terminal import say
-from stretto.cli.watching import watch_of
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
 
@@ -74,6 +73,8 @@ class RouteOptions:
 
 def route(given: RouteOptions) -> None:
     """Run a router before servers that speak OpenAI's API, such as vLLM or SGLang."""
+    from stretto.cli.watching import watch_of
+
     with imports_of("route", "the router"):
         from stretto.router.aliases import read_alias
         from stretto.router.config import RouterConfig, WorkerConfig

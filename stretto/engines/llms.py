@@ -178,11 +178,10 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
     """Return the engine of a model on this machine, and its configuration.
 
     Raises:
-        ConfigError: packages are missing, or the engine cannot run this kind of model.
+        ConfigError: packages are missing.
     """
     if where == STAND_IN:
         return StandIn, StandInConfig()
-    from stretto.engines.transformer.config import read_config
     from stretto.engines.transformer.engine import TransformerLLM
     from stretto.engines.transformer.engine_config import TransformerConfig
 
@@ -192,10 +191,6 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
         check_installed("local", f"--llm {str(path)!r}", "gguf")
         is_short = where in FETCHED_MODELS and has_bfloat16()
         return TransformerLLM, TransformerConfig(path, dtype="bfloat16" if is_short else "float32")
-    try:
-        read_config(path)
-    except ConfigError as error:
-        raise ConfigError(f"{error.message}; a server, such as vLLM, may run it: give its URL") from error
     return TransformerLLM, TransformerConfig(path)
 
 

@@ -127,7 +127,7 @@ def test_an_engine_without_replicas_may_get_some_later() -> None:
         ("round_robin", "random", "9: there is no placement 'random'; there are least_seconds, least_l"),
         ('name = "embedding"', 'name = "llm"', "30: there are two engines 'llm'"),
         ('"llm"\nexecutable', '"l"\nexecutable', "12: there is no engine 'l'; there are llm, embedding"),
-        ('"server:vllm"', '"vllm"', "13: there is no executable 'vllm'; there are transformer, reference,"),
+        ('"server:vllm"', '"vllm"', "13: there is no executable 'vllm'; there are transformer, stand-in,"),
         ('executable = "openai"', "tp = 1", "18: the key 'executable' is missing; it must be a text"),
         ('"openai"', '"web"', "20: 'web' serves the contract 'batch', but engine 'llm' has 'llm'"),
         ("port = 8001", 'port = "8001"', "15: port must be a whole number, got '8001'"),

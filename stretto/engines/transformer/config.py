@@ -116,7 +116,9 @@ def _parsed(path: Path, read: Callable[[], Mapping[str, Any]]) -> ModelConfig:
 def _parse(raw: Mapping[str, Any]) -> ModelConfig:
     family = raw["model_type"]
     if family not in FAMILIES:
-        raise ConfigError(f"model_type {family!r} is not supported; {', '.join(FAMILIES)} are")
+        raise ConfigError(
+            f"model_type {family!r} is not supported; {', '.join(FAMILIES)} are; vLLM may serve it"
+        )
     if (activation := raw.get("hidden_act", "silu")) != "silu":
         raise ConfigError(f"hidden_act {activation!r} is not supported; 'silu' is")
     for unsupported in ("mlp_bias", "quantization_config"):
