@@ -14,6 +14,7 @@ import uvloop
 
 from benchmarks.common.arrivals import poisson
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from benchmarks.emulate.servers import MODEL
 from stretto.emulate.fleet import PlannedFleet
 from stretto.emulate.llm_plan import PlannedLLM
@@ -25,7 +26,7 @@ from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.runtime.runtime import Runtime
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 from stretto.wire.metric_table import VLLM_REQUEST_S
 from stretto.wire.metrics import read_samples
 

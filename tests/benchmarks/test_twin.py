@@ -12,6 +12,7 @@ import pytest
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from benchmarks.twin.alone import alone, choose_evenly, measure_batches, slowdown
 from benchmarks.twin.compare import Cell, TwinRun, agreement_rows, goals, ranking_rows, rankings
 from benchmarks.twin.costs import BatchFit, RequestStepCost, Sharing, fit_batches, fit_requests
@@ -24,7 +25,7 @@ from stretto.model.tasks import Decode, Done, LLMTask, Task, Usage
 from stretto.model.values import Document, Section, Segment
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler_output
+from stretto.sim.synthetic_output import filler_output
 
 pytest_plugins = ("support.llm_fixtures",)
 
