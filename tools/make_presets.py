@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.costs.start_times import fit_loading
 
 import stretto.costs
+from benchmarks.costs.start_times import fit_loading
 from benchmarks.costs.step_profiles import A100_80G, VLLM_03, load_models, load_profiles
 from stretto.costs.fit import fit_shared_costs, fit_step_cost, mask
 from stretto.costs.largest_sum import fit_largest

@@ -92,7 +92,7 @@ def plan(given: PlanOptions) -> None:
         parsing.checked_target("--html", given.html)
     problem = _problem(given)
     if given.graph:
-        from stretto.planner.model_graph import model_graph
+        from stretto.cli.found_plan import model_graph
 
         print("\n".join(model_graph(problem)))
         return

@@ -4,9 +4,9 @@ import pickle
 from typing import Any
 
 import pytest
-from benchmarks.costs.start_times import fit_loading
 from support.step_costs import numbers
 
+from benchmarks.costs.start_times import fit_loading
 from stretto.costs.loading import LoadingCost
 from stretto.costs.preble import preble_cost
 from stretto.costs.presets import load_preset, preset_names, preset_of
