@@ -49,6 +49,7 @@ WORKER_HEADER = "x-stretto-worker"
 """Header of an answer with the number of the worker that gives it."""
 _WORKER, _REASON = WORKER_HEADER.encode(), b"x-stretto-reason"
 _HELD_MS, _HELD_FOR = b"x-stretto-held-ms", b"x-stretto-held-for"
+_REPAIRED = b"x-stretto-repaired"
 _RETRY_AFTER = b"retry-after"
 
 
@@ -131,6 +132,8 @@ class RoutedExchange:
         if routed.alias_at:
             name = routed.model.encode() if routed.is_form else json_body(routed.model)
             self._renaming = [(span, name) for span in routed.alias_at]
+        self._renaming += routed.edits
+        self.trace.repaired = routed.repaired
         self.trace.placed_s = placed_s = monotonic()
         self._describe(routed)
         if self.spans is not None:
@@ -199,6 +202,11 @@ class RoutedExchange:
         if self._priority_at and not link.takes_priority:
             edits += ((span, b"") for span in self._priority_at)
         return edited(self.request.body, edits) if edits else self.request.body
+
+    @property
+    def edited_body(self) -> bytes:
+        """The body with what is repaired in it."""
+        return edited(self.request.body, self._renaming) if self._renaming else self.request.body
 
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """Answer with the last worker's failure if there is one, or with an error of the router.
@@ -572,6 +580,8 @@ class RoutedExchange:
             told.append((_HELD_FOR, why.encode("latin-1", "replace")))
         if self.program is not None:
             told.append((HEADER, self.program.header))
+        if trace.repaired:
+            told.append((_REPAIRED, trace.repaired.encode("latin-1", "replace")))
         return told
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:
