@@ -1,0 +1,1 @@
+"""How many GPUs recorded traffic needs: loads in virtual time, capacities by bisection, the cheapest fleet."""
