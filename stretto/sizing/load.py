@@ -1,9 +1,9 @@
 """Loads: so many sessions at once, or so many jobs in a second; and how a load is run and measured.
 
-Jobs are drawn from recorded traffic. A load of sessions keeps so many jobs running: when one ends, another one
-begins. A load of a rate lets jobs arrive, at recorded gaps or at random. Both begin with jobs in their middle,
-as one finds them at any time. Equal seeds draw equal jobs at all loads, so that loads can be compared: a higher
-load has the jobs of a lower one and more.
+Jobs are drawn from recorded traffic. A load of sessions keeps so many jobs running: when one ends, another
+one begins. A load of a rate lets jobs arrive, at recorded gaps or at random. Both begin with jobs in their
+middle, as one finds them at any time. Equal seeds draw equal jobs at all loads, so that loads can be
+compared: a higher load has the jobs of a lower one and more.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Load:
         return self.amount if self.unit == "per_s" else self.amount / traffic.mean_s
 
     def window(self, traffic: Traffic, objectives: Sequence[Objective], num_samples: int) -> Window:
-        """Return the times in which about `num_samples` requests begin, and jobs if an objective limits them."""
+        """Return the times in which about `num_samples` requests begin, and jobs if an objective limits
+        them.
+        """
         jobs_per_s = self.jobs_per_s(traffic)
         wanted_s = num_samples / (jobs_per_s * traffic.requests_per_job)
         if any(one.time == "job" for one in objectives):
@@ -75,10 +77,13 @@ class Samples:
         is_cut: whether the run was ended early, as an objective was already missed.
     """
 
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {"first_token": [], "per_token": [], "job": []})
+    seconds: dict[str, list[float]] = field(
+        default_factory=lambda: {"first_token": [], "per_token": [], "job": []}
+    )
     num_prompt: int = 0
     num_cached: int = 0
     num_requests: int = 0
+    num_sent: int = 0
     is_cut: bool = False
 
 
@@ -291,10 +296,9 @@ class JobLoad(Observer):
         is_measured = self._is_measured(now_s)
         self._sent[name] = _Sent(running, request, now_s, is_measured)
         self._num_measured += is_measured
+        self.samples.num_sent += 1
         self.lengths[name] = call.num_output
-        return Submit(
-            name, self._graph, {"prompt": call.text(running.number)}, program=f"j{running.number}"
-        )
+        return Submit(name, self._graph, {"prompt": call.text(running.number)}, program=f"j{running.number}")
 
     # --- what is measured
 

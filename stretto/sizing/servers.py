@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from stretto.costs.carried_over import gpu_costs
-from stretto.costs.gpus import GPUS
-from stretto.costs.known_costs import llm_model
-from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset
 from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import StepCost
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Deployment, Engine, Replica
-from stretto.model.nearest_name import nearest_name
+from stretto.model.deployment import Replica
 from stretto.model.profile import Profile
 from stretto.sim.simulated_model import SimulatedModel
-from stretto.sim.synthetic_output import OutputSource, filler_output
+from stretto.sim.synthetic_output import OutputSource
 
 ENGINE = "llm"
-BLOCK_TOKENS = 16
 MAX_RUNNING = 256
 MAX_BATCH_TOKENS = 2048
 _TYPICAL_CONTEXT = 400
@@ -43,6 +36,11 @@ class Server:
     kv_tokens: int
     is_measured: bool
 
+    @property
+    def label(self) -> str:
+        """The server in words, such as "H100-80G" or "2xH100-80G"."""
+        return self.gpu if self.num_gpus == 1 else f"{self.num_gpus}x{self.gpu}"
+
     def replica(self) -> Replica:
         """Return the declaration of the server."""
         return Replica(
@@ -53,11 +51,11 @@ class Server:
             kv_tokens=self.kv_tokens,
         )
 
-    def simulated(self, output: OutputSource) -> SimulatedModel:
-        """Return the simulated server."""
+    def simulated(self, output: OutputSource, block_tokens: int) -> SimulatedModel:
+        """Return the simulated server, whose KV blocks have so many tokens."""
         scheduler = SchedulerConfig(
-            self.kv_tokens // BLOCK_TOKENS,
-            block_tokens=BLOCK_TOKENS,
+            self.kv_tokens // block_tokens,
+            block_tokens=block_tokens,
             max_running=MAX_RUNNING,
             max_batch_tokens=MAX_BATCH_TOKENS,
             with_events=True,
@@ -65,21 +63,8 @@ class Server:
         return SimulatedModel(scheduler, self.cost, output, keeps_released=True)
 
 
-def server_on(gpu: str, model: str, num_gpus: int = 1) -> Server:
-    """Return a server with a model on GPUs of a kind, by their names.
-
-    Raises:
-        ConfigError: the GPU or the model is unknown, or the model does not fit.
-    """
-    name = nearest_name(gpu, GPUS, "there are no peak figures of a GPU")
-    costs = gpu_costs(name)
-    sizes = llm_model(model, costs)
-    assert costs.hardware is not None
-    kv_tokens = check_fits(sizes, costs.hardware, num_gpus, max_batch_tokens=MAX_BATCH_TOKENS)
-    return Server(name, num_gpus, sizes, costs.step_cost(sizes, num_gpus), kv_tokens, _is_measured(costs, sizes, num_gpus))
-
-
-def _is_measured(costs: Preset, model: LLMModel, num_gpus: int) -> bool:
+def is_measured(costs: Preset, model: LLMModel, num_gpus: int) -> bool:
+    """Return whether the steps of a model were measured on so many GPUs."""
     key = f"{model.name}|tp{num_gpus}"
     return costs.stands_in is None and (key in costs.numbers or key in costs.regressions)
 

@@ -1,13 +1,14 @@
 """Recorded traffic as a pool of jobs, from which loads are drawn.
 
-A job is all requests that wait for each other. It may be drawn many times, each time under a number of its own:
-what its prompts share with each other stays shared, what only this job has differs from number to number, and
-blocks with which prompts of several jobs begin stay common to all.
+A job is all requests that wait for each other. It may be drawn many times, each time under a number of its
+own: what its prompts share with each other stays shared, what only this job has differs from number to
+number, and blocks with which prompts of several jobs begin stay common to all.
 """
 
 from __future__ import annotations
 
-import heapq
+import math
+import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,14 @@ from pathlib import Path
 from stretto.model.errors import ConfigError
 from stretto.sim.agent_load import UNKNOWN_OUTPUT_TOKENS
 from stretto.trace.agents.known_prompts import known_prompts
-from stretto.trace.agents.plan import AgentPlan
 from stretto.trace.agents.requests import AgentRequest, AgentTrace, BlockRuns, SizedPrompt
 
 NOMINAL_REQUEST_S = 0.2
 NOMINAL_TOKEN_S = 0.02
 """Assumed seconds of a request and of each token of its answer, where a job is entered in its middle."""
+_BLOCK_TOKENS, _MOST_BLOCK_TOKENS = 16, 128
+_BLOCKS = 64
+"""Number of blocks of a mean prompt up to which the simulation is fast."""
 _PLACEHOLDER = SizedPrompt(1)
 
 
@@ -47,7 +50,8 @@ class Call:
         size = self.block_tokens
         parts = [_common_text(block, size) for block in self.common]
         parts.append(f"{number:016x}")
-        parts += [_own_text(first, count, size) for first, count in self.runs]
+        own = _own_texts(size)
+        parts += [own.text(first, count) for first, count in self.runs]
         return "".join(parts)[: 4 * self.num_prompt - 1]
 
 
@@ -99,12 +103,12 @@ class Traffic:
     per_s: float | None = None
     num_left_out: int = 0
 
-    @property
+    @cached_property
     def requests_per_job(self) -> float:
         """Mean number of requests."""
         return sum(len(job.calls) for job in self.jobs) / len(self.jobs)
 
-    @property
+    @cached_property
     def mean_s(self) -> float:
         """Mean nominal seconds of a job."""
         return sum(job.duration_s for job in self.jobs) / len(self.jobs)
@@ -113,6 +117,25 @@ class Traffic:
     def most_output(self) -> int:
         """Tokens of the longest answer, which every request may have, as clients leave room."""
         return max(job.most_output for job in self.jobs)
+
+    @cached_property
+    def mean_prompt(self) -> float:
+        """Mean number of tokens of a prompt."""
+        return statistics.fmean(call.num_prompt for job in self.jobs for call in job.calls.values())
+
+    @cached_property
+    def mean_output(self) -> float:
+        """Mean number of tokens of an answer."""
+        return statistics.fmean(call.num_output for job in self.jobs for call in job.calls.values())
+
+    @cached_property
+    def block_tokens(self) -> int:
+        """Length of simulated KV blocks: 16 tokens, as servers have them, and more for long prompts.
+
+        Prefixes are found to the token in either case; long blocks are simulated faster.
+        """
+        wanted = self.mean_prompt / _BLOCKS
+        return min(_MOST_BLOCK_TOKENS, max(_BLOCK_TOKENS, 1 << round(math.log2(max(1.0, wanted)))))
 
     @property
     def is_of_sessions(self) -> bool:
@@ -235,8 +258,8 @@ def _runs(
 ) -> tuple[tuple[int, int], ...]:
     """Return blocks as runs of their numbers within the job, which `numbers` keeps."""
     if isinstance(blocks, BlockRuns) and not num_common:
-        first_id = numbers.setdefault("first", blocks.runs[0][0] if blocks.runs else 0)
-        return tuple((first - first_id, count) for first, count in blocks.runs)
+        least = numbers.setdefault("least", blocks.least)
+        return tuple((first - least, count) for first, count in blocks.runs)
     runs: list[tuple[int, int]] = []
     for block in blocks[num_common:]:
         number = numbers.setdefault(block, len(numbers))
@@ -253,25 +276,47 @@ def nominal_ends_s(
     request_s: float = NOMINAL_REQUEST_S,
     token_s: float = NOMINAL_TOKEN_S,
 ) -> Mapping[str, float]:
-    """Return when each request of a job ends if it takes `request_s`, and `token_s` for a token of its answer."""
-    plan, running, ends_s = AgentPlan(trace), [], dict[str, float]()
-    while not plan.is_over:
-        due_s = float("inf") if plan.next_s is None else plan.next_s
-        if not running or due_s <= running[0][0]:
-            for request in plan.start_due(due_s):
-                end_s = due_s + request_s + token_s * calls[request.id].num_output
-                heapq.heappush(running, (end_s, request.id))
-        else:
-            end_s, name = heapq.heappop(running)
-            plan.end(name, end_s)
-            ends_s[name] = end_s
+    """Return when each request of a job ends if it takes `request_s`, and `token_s` for a token of its
+    answer.
+    """
+    starts_s: dict[str, float] = {}
+    ends_s: dict[str, float] = {}
+    waiting = list(reversed(trace.requests))
+    by_id = {one.id: one for one in trace.requests}
+    while waiting:
+        one = waiting[-1]
+        if missing := [by_id[a.request] for a in one.after if a.request not in ends_s]:
+            waiting += missing
+            continue
+        waiting.pop()
+        times = {"start": starts_s, "end": ends_s}
+        start_s = max([one.arrival_s, *(times[a.event][a.request] + a.delay_s for a in one.after)])
+        starts_s[one.id] = start_s
+        ends_s[one.id] = start_s + request_s + token_s * calls[one.id].num_output
     return ends_s
 
 
-@lru_cache(maxsize=1 << 14)
-def _own_text(first: int, count: int, block_tokens: int) -> str:
-    length = 4 * block_tokens
-    return "".join([f"{block:08x}".ljust(length, "x")[-length:] for block in range(first, first + count)])
+class _OwnTexts:
+    """The texts of the blocks of one length that a job has alone, one after the other."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._length = 4 * block_tokens
+        self._text = ""
+        self._num = 0
+
+    def text(self, first: int, count: int) -> str:
+        """Return the text of so many blocks, from the one with the number `first` on."""
+        length = self._length
+        if (end := first + count) > self._num:
+            end = max(end, 2 * self._num)
+            blocks = [f"{block:08x}".ljust(length, "x")[-length:] for block in range(self._num, end)]
+            self._text, self._num = self._text + "".join(blocks), end
+        return self._text[first * length : (first + count) * length]
+
+
+@lru_cache(maxsize=64)
+def _own_texts(block_tokens: int) -> _OwnTexts:
+    return _OwnTexts(block_tokens)
 
 
 @lru_cache(maxsize=4096)

@@ -57,6 +57,11 @@ class BlockRuns(Sequence[int]):
         self.runs = runs
         self._length = sum(number for _, number in runs)
 
+    @property
+    def least(self) -> int:
+        """The smallest id; 0 if there is none."""
+        return min((first for first, _ in self.runs), default=0)
+
     def __len__(self) -> int:
         return self._length
 
