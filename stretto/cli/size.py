@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stretto.cli import options, parsing
+from stretto.cli import options
 
 
 def size(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Recorded traffic: a file of `stretto route --record`, a trace of agents, as `stretto load` takes "
-            "it, a run of `stretto ask --record`, or a .csv file of Azure's.",
+            help="What `stretto route --record` wrote, a trace of agents, or a .csv file of Azure's.",
             metavar="FILE",
         ),
     ],
@@ -25,8 +23,8 @@ def size(
         str | None,
         typer.Option(
             "--load",
-            help='Load to be served, as "88 sessions" at once, or as a rate such as "5/s" or "300/min". Default: '
-            "only tell what one server serves.",
+            help='Load to be served: "88 sessions" at once, or a rate such as "5/s" or "300/min". '
+            "Default: none, so that only one server is studied.",
             metavar="LOAD",
         ),
     ] = None,
@@ -34,7 +32,7 @@ def size(
         str,
         typer.Option(
             "--slo",
-            help="Objectives: p50, p90, p95, p99 or mean of first_token, per_token or job, each with a limit.",
+            help="Limits of p50, p90, p95, p99 or mean of first_token, per_token or job, joined by commas.",
             metavar="OBJECTIVES",
         ),
     ] = "p95 first_token 2s",
@@ -81,9 +79,6 @@ def size(
     what_if: Annotated[
         bool, typer.Option("--what-if/--no-what-if", help="Tell what changes of the fleet would do.")
     ] = True,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write load against latency as a page.", metavar="FILE")
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Tell how many GPUs recorded traffic needs, and what the cheapest fleet is.
@@ -91,8 +86,6 @@ def size(
     The traffic is simulated on GPU servers in virtual time, with the schedulers of production, at higher and
     lower loads until the largest one within the objectives is found. Ctrl-C shows what is known so far.
     """
-    if html is not None:
-        parsing.checked_target("--html", html)
     from stretto.cli.size_table import print_answer, searched
     from stretto.sizing.asked import parse_load, parse_servers, read_prices
     from stretto.sizing.objectives import parse_objectives
@@ -116,8 +109,3 @@ def size(
         print(json.dumps(as_data(study, answer, servers, is_whole=is_whole), indent=2))
     else:
         print_answer(study, answer, servers)
-    if html is not None:
-        from stretto.sizing.page import answer_page
-
-        parsing.write("--html", html, answer_page(study, answer))
-        print(f"wrote {html}", file=sys.stderr)

@@ -45,7 +45,7 @@ def parse_load(text: str) -> Load:
         if amount != int(amount) or not 1 <= amount <= _MOST:
             raise UserError(f"--load {text!r}: sessions are a whole number from 1 to {_MOST}")
         return Load("sessions", amount)
-    per_s = amount / _PER_S[matched[3]]
+    per_s = amount / _PER_S[str(matched[3])]
     if not 0 < per_s <= _MOST:
         raise UserError(f"--load {text!r}: a rate is above 0, and at most {_MOST} a second")
     return Load("per_s", per_s)

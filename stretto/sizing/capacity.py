@@ -77,7 +77,7 @@ def highest_level(meets: Callable[[int], bool], guess: int, lowest: int, highest
         step = 1
         high, low = level, level - 1
         while low >= lowest and not meets(low):
-            high, step = low, 3 * step
+            high, step = low, min(_GALLOP, 3 * step)
             low = high - step if high - step >= lowest else (lowest if high > lowest else lowest - 1)
         if low < lowest:
             return None

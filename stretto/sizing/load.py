@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypeAlias
 from stretto.model.tasks import Done
 from stretto.sched.messages import Action, Admit, Emit, Event, LLMReport, Reply, Submit
 from stretto.sched.observer import Observer
-from stretto.sim.synthetic_workloads import request_graph
+from stretto.sim.agent_load import request_graph
 from stretto.sizing.objectives import Objective
 from stretto.sizing.traffic import RecordedJob, Traffic
 from stretto.trace.agents.plan import AgentPlan
@@ -28,7 +28,7 @@ _WARM = 0.5
 """Seconds before the measured ones, as a share of these."""
 _LEAST_S = 20.0
 _ROUNDING_S = 1e-9
-_LONGEST = 8
+_LONGEST = 4
 """Measured times after which jobs that still run count as missed."""
 _CUT_TIMES, _CUT_MORE = 1.5, 20
 """A run is cut when so many times the expected number of samples above a limit, and some more, are there."""

@@ -174,7 +174,8 @@ def traffic_of(trace: AgentTrace, scale: float = 1.0, most_pause_s: float = floa
         _recorded(trace.path, requests, blocks, num_common.get(name, {}), scale, most_pause_s)
         for name, requests in by_job.items()
     )
-    starts_s = sorted(min(one.arrival_s for one in requests) / scale for requests in by_job.values())
+    roots = [[one.arrival_s for one in requests if not one.after] for requests in by_job.values()]
+    starts_s = sorted(min(arrivals) / scale for arrivals in roots)
     span_s = starts_s[-1] - starts_s[0]
     if not span_s:
         return Traffic(trace.path, jobs)

@@ -10,6 +10,7 @@ from stretto.trace.agents.chat_log import read_chat_log
 from stretto.trace.agents.dag_jsonl import read_dag_jsonl
 from stretto.trace.agents.mooncake import SCHEMA, read_mooncake_trace
 from stretto.trace.agents.requests import AgentTrace
+from stretto.trace.agents.router_record import read_router_record
 from stretto.trace.lines import TraceError, json_lines
 
 READERS: Mapping[str, Callable[[Path], AgentTrace]] = {
@@ -17,6 +18,7 @@ READERS: Mapping[str, Callable[[Path], AgentTrace]] = {
     "dag_jsonl": read_dag_jsonl,
     "chat log": read_chat_log,
     "kv-cache-tester": read_sessions,
+    "router record": read_router_record,
 }
 """Table of the readers, by the name of the format."""
 
@@ -49,6 +51,8 @@ def agent_format(path: Path) -> str | None:
         return "mooncake"
     if "requests" in fields and "block_size" in fields:
         return "kv-cache-tester"
+    if "attempts" in fields and "completion_tokens" in fields:
+        return "router record"
     if "turns" in fields or "orchestrator" in fields:
         return "dag_jsonl"
     if "request" in fields:

@@ -54,8 +54,16 @@ class BlockRuns(Sequence[int]):
     __slots__ = ("_length", "runs")
 
     def __init__(self, runs: tuple[tuple[int, int], ...]) -> None:
-        self.runs = runs
+        self.runs = tuple(run for run in runs if run[1] > 0)
         self._length = sum(number for _, number in runs)
+
+    def first(self, number: int) -> BlockRuns:
+        """Return the first ids, so many or all."""
+        kept, left = [], number
+        for first, count in self.runs:
+            kept.append((first, min(count, left)))
+            left -= kept[-1][1]
+        return BlockRuns(tuple(kept))
 
     @property
     def least(self) -> int:
