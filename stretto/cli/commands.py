@@ -25,6 +25,7 @@ _FUNCTIONS = {
     "bench": ("stretto.cli.bench", "bench"),
     "emulate": ("stretto.cli.emulate", "emulate"),
     "replay": ("stretto.cli.replay", "replay_run"),
+    "check-prompts": ("stretto.cli.check_prompts", "check_prompts"),
     "load": ("stretto.cli.load", "load"),
     "workload": ("stretto.cli.workload", "workload"),
     "route": ("stretto.cli.route", "route"),

@@ -20,7 +20,6 @@ from stretto.service.app import ServiceApp
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.routes import AppRoutes
-from stretto.service.batches.room_beside import RoomBeside
 from stretto.service.batches.routes import BatchRoutes
 from stretto.service.batches.runner import BatchRunner
 from stretto.service.batches.store import BatchStore
@@ -132,7 +131,6 @@ class Service:
                 self.app,
                 store,
                 self.config.max_body_bytes,
-                (lambda num_lines, now_s: None) if self.pool is None else RoomBeside(self.pool),
             )
             routes = BatchRoutes(self.app, store, self._batches, lambda: self.is_draining)
             self.app.routes.add(*routes.routes)

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 
 from stretto.http.client.headers import value_of
 from stretto.http.client_request import ClientRequest
-from stretto.http.refusals import Refused, over_limit
+from stretto.http.refusals import Refused, draining, over_limit
 from stretto.http.routes import Route
 from stretto.model.errors import NotSaved
 from stretto.service.app import ServiceApp
@@ -31,7 +31,6 @@ from stretto.service.batches.store import BatchStore, new_id
 from stretto.service.batches.upload import Upload
 from stretto.service.batches.wanted_batch import ENDPOINTS, read_batch, read_upload
 from stretto.service.openai.errors import invalid
-from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
 
 MAX_FILE_BYTES = 200_000_000

@@ -43,8 +43,6 @@ class BatchRunner:
     """Runs the batches of a store. An async context manager: lines run inside it.
 
     Args:
-        room_beside: returns how many lines may run now because of requests of others, given the number of
-            lines that run and the time; None for any number.
         now: returns the seconds of Unix time.
 
     Attributes:
@@ -56,14 +54,12 @@ class BatchRunner:
         app: ServiceApp,
         store: BatchStore,
         max_line_bytes: int,
-        room_beside: Callable[[int, float], int | None] = lambda num_lines, now_s: None,
         now: Callable[[], float] = time,
     ) -> None:
         self.machine = OpenBatches()
         self._app = app
         self._store = store
         self._max_line_bytes = max_line_bytes
-        self._room_beside = room_beside
         self._now = now
         self._opened: dict[str, tuple[OpenedBatch, Committer]] = {}
         self._asking: dict[tuple[str, int], asyncio.Task[EndedLine | None]] = {}
@@ -139,7 +135,6 @@ class BatchRunner:
             await asyncio.sleep(_TICK_S)
             now_s = self._now()
             self._act(self.machine.wake(now_s))
-            self._act(self.machine.make_room(self._room_beside(len(self._asking), now_s), now_s))
             if now_s - self._cleaned_s > _CLEAN_S:
                 self._cleaned_s = now_s
                 await self._remove_expired(now_s)
@@ -269,7 +264,7 @@ class BatchRunner:
         if (tenant := self._app.tenants.named(record.tenant)) is None:
             return None
 
-        def sent() -> None:
-            self._act(self.machine.sent(batch, line, self._now()))
+        def sent(is_sent: bool) -> None:
+            self._act(self.machine.sent(batch, line, self._now(), is_sent=is_sent))
 
         return await end_line(self._app, tenant, record.endpoint, line, read, action.objective, sent)

@@ -24,7 +24,7 @@ def known_prompts(trace: AgentTrace) -> Iterator[KnownPrompt]:
     conversations = Conversations(trace)
     for request in trace.requests:
         yield _known(request, conversations)
-        conversations.add(request, _made_up_answer(request))
+        conversations.add(request, made_up_answer(request))
 
 
 def _known(request: AgentRequest, conversations: Conversations) -> KnownPrompt:
@@ -44,7 +44,8 @@ def _text(prompt: ChatPrompt, request: AgentRequest, conversations: Conversation
     return "".join(json.dumps(part, sort_keys=True) for part in (*prompt.tools, *messages))
 
 
-def _made_up_answer(request: AgentRequest) -> str:
+def made_up_answer(request: AgentRequest) -> str:
+    """Return an answer of the recorded length, for a trace that does not have its text."""
     answer = f"answer to {request.id} "
     length = _CHARS_PER_TOKEN * (request.output_tokens or UNKNOWN_OUTPUT_TOKENS)
     return (answer * (1 + length // len(answer)))[:length]
