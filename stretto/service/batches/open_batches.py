@@ -25,8 +25,9 @@ Methods are events; they take the time and return actions. `wake` is to be calle
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import msgspec
@@ -72,6 +73,11 @@ class OpenBatches:
         self._numbers = count()
         self._num_started = self._num_waiting = self._num_bytes = 0
         self._is_stopped = False
+        self._woken_s = -math.inf
+
+    def __iter__(self) -> Iterator[UnendedBatch]:
+        """Iterate over the batches, the eldest first. They are not to be changed."""
+        return iter(self._batches.values())
 
     def get(self, batch: str) -> BatchRecord | None:
         """Return a batch as it is now; None if it has ended."""
@@ -205,8 +211,13 @@ class OpenBatches:
         )
 
     def wake(self, now_s: float) -> list[BatchAction]:
-        """Handle that time has passed."""
+        """Handle that time has passed, or that the clock was set back."""
         actions: list[BatchAction] = []
+        if now_s < self._woken_s:
+            for one in self._batches.values():
+                one.rests_until_s = min(one.rests_until_s, now_s + _REST_S[1])
+                one.pace.clock_set_back(now_s)
+        self._woken_s = now_s
         for one in list(self._batches.values()):
             if one.ends_as is not None or one.stage == "ending":
                 continue
