@@ -98,7 +98,7 @@ class WorkerLoads:
         """
         view, capacity = self._table.get(worker.id), worker.kv_tokens or _NO_LIMIT
         if view is None or view.capacity_tokens != capacity:
-            self.leave(worker.id)
+            self._leave_table(worker.id)
             space = BYTES.name if self.uses_keys else ""
             loading = loading_shares(worker.config.profile)
             self._placement.observe(Joined(worker.id, space, worker.kv_tokens, loading))
@@ -112,11 +112,14 @@ class WorkerLoads:
 
     def leave(self, worker: WorkerId) -> None:
         """Let the policy choose a worker no more; what runs there goes on."""
+        self._leave_table(worker)
+        self.offline.leave(worker)
+
+    def _leave_table(self, worker: WorkerId) -> None:
         self._telling -= {(worker, True), (worker, False)}
         if self._table.get(worker) is not None:
             self._placement.observe(Left(worker))
             self._table.leave(worker)
-            self.offline.leave(worker)
 
     def forget(self, worker: Worker) -> None:
         """Forget what a worker was believed to hold in its cache, because that is empty."""
