@@ -48,7 +48,7 @@ class LearnedSteps:
         """Learn from an answer.
 
         Args:
-            seconds: from the time at which the instance got the request to the end of its answer.
+            seconds: time between the request at the instance and the end of its answer.
             neighbours: mean number of other requests that ran there meanwhile.
             num_prefilled: tokens of prompts that were computed there meanwhile, those of its own included.
         """

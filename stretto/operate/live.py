@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from stretto.model.record import record
 from stretto.operate.explanations import LABELS, summary_json
+from stretto.operate.prefix.shown import faults_json
 from stretto.operate.program_times import ProgramTime
 from stretto.operate.request_metrics import Counted
 from stretto.operate.watch import Watch
@@ -112,6 +113,7 @@ def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
         "batches": [one._asdict() for one in fleet.batches[:_MAX_BATCHES]],
         "num_batches": len(fleet.batches),
         "slowest": [summary_json(one, now_s) for one in slowest],
+        "faults": faults_json(watch.prompts),
         "labels": LABELS,
     }
 
