@@ -25,8 +25,9 @@ from stretto.planner.plan import Plan, PlannedReplica
 from stretto.planner.problem import Problem
 from stretto.planner.replica_arrivals import Replica, run_replica, run_together
 from stretto.planner.replica_run import ReplicaLoad
-from stretto.planner.stage_runs import NodeProgress, StageRun, hold_devices, units_of
+from stretto.planner.stage_runs import NodeProgress, StageRun, hold_devices
 from stretto.planner.stage_sequence import PresentStage, StageSequence
+from stretto.planner.stage_units import stage_units
 from stretto.planner.starts import Starts
 
 
@@ -100,7 +101,7 @@ class _Executor:
         dealt = self._dealt(stage)
         ready_s: dict[str, Floats] = {}
         going_on: set[str] = set()
-        for unit in units_of(stage, self.problem):
+        for unit in stage_units(stage, self.problem):
             models = dict.fromkeys(stage.replicas[at].model for at in unit)
             if not going_on.isdisjoint(models):
                 continue
