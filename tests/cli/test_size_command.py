@@ -16,12 +16,12 @@ SESSIONS = {"H100-80G": 30, "A100-80G": 20}
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fleet, float, int]]:
     """Make up what runs measure, and return the list of those that are made."""
-    made: list[tuple[str, float, int]] = []
+    made: list[tuple[Fleet, float, int]] = []
 
     def run(fleet: Fleet, _traffic: object, load: Load, _objectives: object, seed: int, _num: int) -> Outcome:
-        made.append((fleet.name, load.amount, seed))
+        made.append((fleet, load.amount, seed))
         served = sum(SESSIONS[server.gpu] * number for server, number in fleet.servers)
         return Outcome((2.0 * load.amount / (served + seed % 2),), False, 0.5, 100)
 
@@ -30,7 +30,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
 
 
 def test_the_answer_is_one_sentence_and_tables(
-    stretto: CommandLine, runs: list[tuple[str, float, int]], tmp_path: Path
+    stretto: CommandLine, runs: list[tuple[Fleet, float, int]], tmp_path: Path
 ) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("H100 = 2.5\nA100 = 1.0\n")
@@ -47,7 +47,7 @@ def test_the_answer_is_one_sentence_and_tables(
     assert len(runs) == len(set(runs))
 
 
-def test_json_has_every_run(stretto: CommandLine, runs: list[tuple[str, float, int]]) -> None:
+def test_json_has_every_run(stretto: CommandLine, runs: list[tuple[Fleet, float, int]]) -> None:
     found = stretto("size", EXAMPLE, "--json", "--no-what-if", "--draws", "1")
     assert found.code == 0, found.err
     data = json.loads(found.out)
@@ -57,7 +57,7 @@ def test_json_has_every_run(stretto: CommandLine, runs: list[tuple[str, float, i
 
 
 def test_an_interrupt_shows_what_is_known(
-    stretto: CommandLine, runs: list[tuple[str, float, int]], monkeypatch: pytest.MonkeyPatch
+    stretto: CommandLine, runs: list[tuple[Fleet, float, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import stretto.sizing.study as study
 
@@ -73,12 +73,12 @@ def test_an_interrupt_shows_what_is_known(
     assert found.code == 0, found.err
     assert "interrupted; this is known so far:" in found.err
     assert "the fleet for 50 sessions is not known yet" in found.out
-    assert "(1 of 3 draws)" in found.out
+    assert "1 × H100-80G: 1 of 3 draws" in found.out
     assert runs
 
 
 def test_wrong_questions_are_refused_before_any_run(
-    stretto: CommandLine, runs: list[tuple[str, float, int]], tmp_path: Path
+    stretto: CommandLine, runs: list[tuple[Fleet, float, int]], tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"what": 1}\n')

@@ -59,7 +59,7 @@ def test_queries_a_second_are_simulated(tmp_path: Path) -> None:
 
 def test_a_run_without_calls_is_refused(tmp_path: Path) -> None:
     path = recorded(tmp_path / "run.jsonl", 1)
-    lines = [line for line in path.read_text().splitlines() if "query" not in json.loads(line)]
-    path.write_text("\n".join(lines))
+    *others, query = path.read_text().splitlines()
+    path.write_text("\n".join([*others, json.dumps({**json.loads(query), "error": "it broke"})]))
     with pytest.raises(TraceError, match="no query has ended well"):
         read_traffic(path)
