@@ -7,15 +7,14 @@ client change together here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 
-from stretto.cluster.offline_room import OfflineRoom
 from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.deployment import Engine
-from stretto.model.profile import UNKNOWN_LLM, Profile
+from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.config import RouterConfig
@@ -24,7 +23,7 @@ from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
 from stretto.router.loads import WorkerLoads
 from stretto.router.messages import Refuse, RouterAction, Send, TakeHedge, Ticket, WorkerId, WorkerUsage
-from stretto.router.offline_at_workers import is_offline_request
+from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offline_request
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
@@ -67,12 +66,12 @@ class OpenRequests:
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
-        new_room: Callable[[Profile], OfflineRoom] = OfflineRoom,
+        offline: OfflineRules = USUAL_RULES,
     ) -> None:
         self.config = config
         self.placement = placement
         self.workers = Workers(config.max_failures)
-        self.loads = WorkerLoads(placement, new_room)
+        self.loads = WorkerLoads(placement, offline)
         self.eligible = Eligible(self.workers)
         self.homes = Homes(self.workers, config.max_stored_ids)
         self.hedges = Hedges(config.hedge_share)
