@@ -56,6 +56,7 @@ class OpenRequests:
         waiting_tokens: tokens of the requests that wait for their turn.
         turn_rate: rate at which such requests have had their turn.
         rest_ends_s: time at which the first rest of a worker ends that a request waits for.
+        num_offline_waiting: number of offline requests that wait.
         offline_due_s: time at which an offline request that waits may begin, if nothing else happens.
         yields_s: seconds for which a request gives way to those of a better class.
     """
@@ -88,6 +89,7 @@ class OpenRequests:
         self.waiting_tokens = 0
         self.rest_ends_s = math.inf
         self.offline_due_s = math.inf
+        self.num_offline_waiting = 0
         self.tickets = count()
 
     def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
@@ -119,7 +121,7 @@ class OpenRequests:
     @property
     def has_offline(self) -> bool:
         """Whether offline requests wait or run."""
-        return self.offline_due_s < math.inf or self.loads.offline.num_running > 0
+        return self.num_offline_waiting > 0 or self.loads.offline.num_running > 0
 
     def take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
         """Send a request to the worker that was chosen for it, or let it wait there."""
@@ -141,6 +143,7 @@ class OpenRequests:
         client.why = client.why or TURN
         entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.placed.expected_output)
         self.waiting_tokens += client.placed.all_tokens
+        self.num_offline_waiting += is_offline_request(client.placed)
         client.has_waited = True
         self.note_waiting(ticket)
         num_tokens = max(1, client.placed.num_tokens)
@@ -202,6 +205,7 @@ class OpenRequests:
         """Take a request out of its queue; `is_its_turn` is whether it is sent now."""
         client = self.clients[ticket]
         self.waiting_tokens -= client.placed.all_tokens
+        self.num_offline_waiting -= is_offline_request(client.placed)
         if is_its_turn:
             self.waiting.take(ticket)
         else:
@@ -219,7 +223,8 @@ class OpenRequests:
 
     def note_offline(self, now_s: float) -> None:
         """Note when an offline request that waits may begin."""
-        self.offline_due_s = self.loads.offline.next_s(now_s) if self.waiting else math.inf
+        has_some = self.num_offline_waiting > 0
+        self.offline_due_s = self.loads.offline.next_s(now_s) if has_some else math.inf
 
     def refresh(self, worker: Worker) -> None:
         """Bring loads and room in step with the state of a worker."""

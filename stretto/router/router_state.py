@@ -638,6 +638,8 @@ class RouterState:
         assert sorted(self._open.limit) == [one for one in plain if self._clients[one].running is None]
         assert self._open.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())
+        num_offline = sum(self._clients[one].placed.purpose.preference == "offline" for one in waiting)
+        assert self._open.num_offline_waiting == num_offline
 
     def _note_wait(self, client: Client, now_s: float) -> None:
         """Learn how long a request has waited for its first byte."""

@@ -88,3 +88,23 @@ def test_lines_are_counted_on_when_a_worker_tells_another_size_of_its_memory() -
         state.answered(line, 200, USAGE, 4.0)
         state.check_invariants()
     assert state.num_running(0) == 0
+
+
+def test_people_make_room_for_lines_that_cannot_begin_anywhere() -> None:
+    state = router_state_of(2)
+    for _ in range(2):
+        arrive(state, 0.0, PERSON)
+    assert [state.num_running(worker.id) for worker in state.workers()] == [1, 1]
+    for room in state._open.loads.offline._rooms.values():
+        room.share = 0.0  # nothing is left beside others
+    arrive(state, 1.0, LINE)
+    now_s, at = 2.0, set[int]()
+    for _ in range(40):
+        for ticket, client in list(state._clients.items()):
+            if client.running is not None and client.request.objective != "offline":
+                state.answered(ticket, 200, USAGE, now_s)
+                ((_, worker),) = sends(arrive(state, now_s + 0.1, PERSON)[1])
+                if now_s > 20.0:
+                    at.add(worker)
+        now_s += 1.0
+    assert len(at) == 1
