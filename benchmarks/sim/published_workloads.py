@@ -165,7 +165,7 @@ def _of_mooncake(path: Path) -> list[PublishedRequest]:
         assert isinstance(one.prompt, SizedPrompt)
         prompt = one.prompt
         found.append(
-            PublishedRequest(one.arrival_s, prompt.num_tokens, one.output_tokens or 0, prompt.blocks)
+            PublishedRequest(one.arrival_s, prompt.num_tokens, one.output_tokens or 0, tuple(prompt.blocks))
         )
     return found
 

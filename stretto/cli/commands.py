@@ -32,6 +32,7 @@ _FUNCTIONS = {
     "serve": ("stretto.cli.serve", "serve"),
     "usage": ("stretto.cli.usage", "usage"),
     "keys": ("stretto.cli.keys", "keys"),
+    "size": ("stretto.cli.size", "size"),
     "plan": ("stretto.cli.plan", "plan"),
     "run-plan": ("stretto.cli.run_plan", "run_plan"),
 }

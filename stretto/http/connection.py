@@ -158,21 +158,24 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def close_when_idle(self, silent_since_s: float, end: Refused | None = None) -> None:
+    def close_when_idle(self, silent_since_s: float, end: Refused, *, is_over: bool) -> None:
         """Close the connection after the answer that is on its way, or if the client has been silent since
         then: a request may be on its way.
 
         Args:
-            end: refuses a request that has not come whole, as no more is waited for; None waits on.
+            end: refuses a request that has not come whole.
+            is_over: whether nothing more is waited for, so that silence does not matter.
         """
         self._is_last = True
         if self._lingers_since_s <= silent_since_s:
             self.abort()
             return
-        if end is not None and not self._reading.has_rest:
+        if not is_over and self.last_s > silent_since_s:
+            return
+        if not self._reading.has_rest:
             self._reader.refuse_begun(end)
             self._serve_next()
-        if not self._is_due and (end is not None or self.last_s <= silent_since_s):
+        if not self._is_due:
             self.close()
 
     def abort(self) -> None:

@@ -111,9 +111,9 @@ class HttpServer:
         self.stop_listening()
         begun_s = now_s = monotonic()
         while self.connections and now_s < begun_s + grace_s:
-            end = draining() if now_s > begun_s + _SILENCE_S else None
+            is_over = now_s > begun_s + _SILENCE_S
             for connection in list(self.connections):
-                connection.close_when_idle(now_s - _SILENCE_S, end)
+                connection.close_when_idle(now_s - _SILENCE_S, draining(), is_over=is_over)
             await asyncio.sleep(_STEP_S)
             now_s = monotonic()
 

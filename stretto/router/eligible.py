@@ -81,7 +81,8 @@ class Eligible:
         """Return the name of the queue of a request that is bound to no worker: one for each listed model.
 
         Requests that are repeated, and those for whose key (or lack of one) a worker rests, have queues of
-        their own, because fewer workers can take them.
+        their own, because fewer workers can take them; and those that are offline, because they keep nobody
+        else waiting.
         """
         model, client_key = client.request.model, client.request.client_key
         is_listed = any(model in worker.models for worker in self._workers)
@@ -91,6 +92,8 @@ class Eligible:
             name = f"{name}@{client.room_at}"
         if client.home.worker is not None:
             name = f"{name}/home {client.home.worker}"
+        if client.placed.purpose.preference == "offline":
+            name = f"{name}/offline"
         return f"{name}/limited" if is_limited else name
 
     @property

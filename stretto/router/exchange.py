@@ -180,7 +180,7 @@ class RoutedExchange:
         data = self._data_for(link)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
         if self.request.on_sent is not None:
-            self.request.on_sent()
+            self.request.on_sent(True)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
 
@@ -240,12 +240,14 @@ class RoutedExchange:
         self._write(error_event(f"the answer was cut: {reason}"))
         if self._is_chunked:
             self.client.write(b"0\r\n\r\n")
-        self.client.finished(keeps_alive=False)
+        self.client.finished(keeps_alive=self._is_chunked and self._keeps_alive)
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""
         self.trace.failed(reason)
         self.stop()
+        if self.request.on_sent is not None:
+            self.request.on_sent(False)
 
     def move_stream(self, worker: WorkerId, reason: str) -> None:
         """Let a stream of a worker go on at another one, if it is known how; else nothing happens."""
@@ -313,6 +315,9 @@ class RoutedExchange:
 
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
+        if self._is_page(answer):
+            self._leave_worker(answer, "it answered with a web page", status=502)
+            return
         if self._hedge is not None:
             if self._is_failure(answer):
                 self._leave_worker(answer, f"it answered with status {answer.status}")
@@ -428,9 +433,10 @@ class RoutedExchange:
         """Go on with the second attempt if its answer is good; else it is over."""
         hedge = self._hedge
         assert hedge is not None, "it is aborted when it is not wanted any more"
-        if answer.status >= 400:
+        if answer.status >= 400 or self._is_page(answer):
             hedge.give_up("")
-            self._act(self._router_state.refused(hedge.action.ticket, answer.status, monotonic()))
+            status = answer.status if answer.status >= 400 else 502
+            self._act(self._router_state.refused(hedge.action.ticket, status, monotonic()))
             return
         self.stop()
         self.trace.failed("the second attempt began first")
@@ -473,6 +479,12 @@ class RoutedExchange:
             return self._is_repeatable
         return self._router_state.is_of_worker(self.ticket, answer.status)
 
+    def _is_page(self, answer: AnswerParser) -> bool:
+        """Return whether an answer is a web page, as of a proxy, where the API has none."""
+        kind = value_of(answer.headers, b"content-type") or b""
+        is_asked = self._is_repeatable and self.request.method == b"POST"
+        return is_asked and answer.status < 300 and kind.lower().startswith(b"text/html")
+
     def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
         self._is_streamed = True
         self._events = EventParts() if is_events else None
@@ -508,13 +520,17 @@ class RoutedExchange:
             return
         self._leave_worker(answer, f"it answered with status {answer.status} when asked for the rest")
 
-    def _leave_worker(self, answer: AnswerParser, reason: str) -> None:
-        """End an attempt at the head of an answer of which nothing is wanted."""
+    def _leave_worker(self, answer: AnswerParser, reason: str, *, status: int = 0) -> None:
+        """End an attempt at the head of an answer of which nothing is wanted; it counts as one with `status`
+        if that is given.
+        """
         self.stop()
         self.trace.failed(reason)
         retry_after_s = _retry_after_s(answer)
         self._act(
-            self._router_state.refused(self.ticket, answer.status, monotonic(), retry_after_s=retry_after_s)
+            self._router_state.refused(
+                self.ticket, status or answer.status, monotonic(), retry_after_s=retry_after_s
+            )
         )
 
     def _pass_on(self, events: bytes) -> None:

@@ -26,6 +26,8 @@ come. Rules:
 - Status 401 and 403 are about a key. If the client has brought it, the answer is passed on. If it is the
   router's own, the worker is left as after a failure, and its answer, which may show the key, is not passed
   on. If there is none, requests without a key go there for some time only if no other worker is left.
+- Offline requests begin where they make others longer by a small share only, and leave again when others come
+  (`offline_at_workers.py`). They wait for that as long as they must while a worker serves.
 - At most `max_waiting` requests wait or are held, which clients share (`waiting_limit.py`); others are
   refused with 429. Each waits at most `max_wait_s`, after it was held for at most `max_hold_s`. Requests of
   an app's query in this process do not count: their door has limits of its own. They are refused after
@@ -41,16 +43,18 @@ come. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.loading import loading_shares
+from stretto.cluster.offline_room import OfflineRoom
 from stretto.cluster.placement import Placement, PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.errors import ConfigError
+from stretto.model.profile import Profile
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.homes import unknown
@@ -85,6 +89,7 @@ class RouterState:
         placement: policy that chooses the worker of a request.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
         learned: what programs of earlier runs have asked for; None for nothing. It learns on here.
+        new_room: returns the room for offline requests at a worker with a profile.
     """
 
     def __init__(
@@ -93,11 +98,12 @@ class RouterState:
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
+        new_room: Callable[[Profile], OfflineRoom] = OfflineRoom,
     ) -> None:
         self._config = config
         self._caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
-        self._open = requests = OpenRequests(config, placement, tenant_weights, learned)
+        self._open = requests = OpenRequests(config, placement, tenant_weights, learned, new_room)
         self._turns = Turns(requests)
         self._workers, self._eligible, self._homes = requests.workers, requests.eligible, requests.homes
         self._loads, self._room, self._waiting = requests.loads, requests.room, requests.waiting
@@ -137,7 +143,7 @@ class RouterState:
             self._open.note_rest(client, now_s)
         if client.running is None:
             actions += self._check_limits(ticket, now_s)
-        return ticket, actions
+        return ticket, actions + self._turns.withdraw_offline(now_s)
 
     def _check_limits(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Refuse a request that has come and has to wait, if no worker takes it now, or too many wait."""
@@ -379,6 +385,8 @@ class RouterState:
         actions: list[RouterAction] = []
         if now_s >= self._open.rest_ends_s:
             actions += self._turns.end_key_rests(now_s)
+        if now_s >= self._open.offline_due_s:
+            actions += self._turns.fill_unbound(now_s)
         for ticket in self._waiting.overdue(now_s):
             if self._may_wait_on(ticket):
                 self._waiting.wait_on(ticket, now_s)
@@ -398,10 +406,12 @@ class RouterState:
         return actions + self._turns.release_held(now_s)
 
     def _may_wait_on(self, ticket: Ticket) -> bool:
-        """Return whether a request that has waited long goes on waiting: of an app, while a worker serves."""
+        """Return whether a request that has waited long goes on waiting while a worker serves: it is of an
+        app, or gives way to all others.
+        """
         client = self._clients[ticket]
         is_served = any(worker.state == "serving" for worker in self._eligible.able(client)[0])
-        return client.request.step is not None and is_served
+        return is_served and (client.request.step is not None or client.request.objective == "offline")
 
     @property
     def next_due_s(self) -> float | None:
@@ -412,7 +422,7 @@ class RouterState:
             self._open.hedges.next_due_s,
         )
         due_s = min((one for one in dues if one is not None), default=None)
-        return None if due_s is None else min(due_s, self._open.rest_ends_s)
+        return None if due_s is None else min(due_s, self._open.rest_ends_s, self._open.offline_due_s)
 
     # --- workers
 

@@ -238,3 +238,18 @@ def test_what_all_refuse_is_passed_on_as_it_is(status: int) -> None:
             assert own.status_code == status
 
     run(main())
+
+
+def test_a_web_page_in_place_of_an_answer_is_a_failure_of_its_worker() -> None:
+    """A proxy asks whoever comes to log in, with status 200."""
+
+    async def main() -> None:
+        async with routing("page", "well", placement="round_robin") as at:
+            assert [(await at.ask(stream=n % 2 == 0)).status_code for n in range(12)] == [200] * 12
+            assert 1 <= len(at.servers[0].asked) < 12
+            at.servers[1].mode = "page"
+            lost = await at.ask()
+            assert lost.status_code == 502
+            assert "Log in" not in lost.text
+
+    run(main())
