@@ -11,7 +11,7 @@ from stretto.cluster.placement import PromptKey
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prefix_hashes import HASH_BYTES, PackedHashes
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.tasks import Done, Usage
 from stretto.router.config import RouterConfig
