@@ -160,27 +160,8 @@ check-clients: env ## clients of OpenAI's API at stretto serve, each in an envir
 check-extras: ## each extra in an environment of its own, with the first command of its page (6 GB, some minutes)
 	$(PYTHON) -m checks.extras_check --torch "$(TORCH)" $(EXTRAS)
 
-benches: bench-env ## all benchmarks, as JSON in runs/: make benches DATA=DIR
-	@mkdir -p runs
-	$(BIN)/stretto bench overhead --json runs/overhead.json
-	$(BIN)/stretto bench passes --json runs/passes.json $(if $(DATA),--data $(DATA))
-	$(BIN)/stretto bench indexing --json runs/indexing.json $(if $(DATA),--data $(DATA))
-	$(BIN)/stretto bench llm --json runs/llm.json
-	$(BIN)/stretto bench vllm --json runs/vllm.json $(if $(DATA),--data $(DATA))
-	$(BIN)/stretto bench emulate --json runs/emulate.json
-	$(BIN)/stretto bench router --json runs/router.json
-	$(BIN)/stretto bench service --json runs/service.json
-	$(BIN)/stretto bench recognition --json runs/recognition.json $(if $(DATA),--data $(DATA))
-	$(BIN)/stretto bench router --fleet --json runs/router-fleet.json $(if $(DATA),--data $(DATA))
-	$(if $(DATA),$(BIN)/stretto bench door --json runs/door.json --data $(DATA))
-	$(BIN)/stretto bench sim --json runs/sim.json $(if $(DATA),--data $(DATA))
-	$(BIN)/stretto bench teola --json runs/teola.json $(if $(DATA),--data $(DATA))
-	$(BIN)/stretto bench parrot --json runs/parrot.json $(if $(DATA),--data $(DATA))
-	$(BIN)/stretto bench rag --json runs/rag.json $(if $(DATA),--data $(DATA))
-	$(BIN)/stretto bench twin --json runs/twin.json $(if $(DATA),--data $(DATA))
-	$(if $(DATA),$(BIN)/stretto bench answers --json runs/answers.json --data $(DATA))
-	$(if $(DATA),$(BIN)/stretto bench costs --json runs/costs.json --data $(DATA))
-	$(if $(DATA),$(BIN)/stretto bench fleet --json runs/fleet.json --data $(DATA))
+benches: bench-env ## all benchmarks, as JSON in runs/, going on where it was interrupted: make benches DATA=DIR
+	$(BIN)/python -m benchmarks.run_all $(if $(DATA),--data $(DATA))
 
 clean: ## remove the environment and everything made
 	rm -rf $(VENV) $(VLLM_VENV) $(ROUTER_VENV) $(AIPERF_VENV) $(FUZZ_VENV) .venv-extras runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -205,6 +205,12 @@ _ALL = (
         (("calls joined with their program (%)", "right"), ("calls joined with their program (%)", "wrong")),
     ),
     Benchmark(
+        "prefix",
+        "Prompts that change before text that stays: planted faults found, hits restored, time of the guard",
+        "benchmarks.prefix.benchmark",
+        (("hits restored by repairs (%)", "restored"),),
+    ),
+    Benchmark(
         "service",
         "Cost of the service: processor time of a call over HTTP, a chain of 10,000, memory of sessions",
         "benchmarks.service.benchmark",

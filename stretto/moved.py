@@ -195,8 +195,6 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "stretto.service.places": {"Place": "LastInstance", "Places": "LastInstances"},
     "stretto.service.request": {"Request": "ServiceRequest"},
-    "stretto.sim.published_workloads": {"Workload": "PublishedWorkload"},
-    "stretto.sim.query_bound": {"Bound": "QueryBound"},
     "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
     "stretto.trace.agents.sharing": {"Shared": "SharedParts"},
     "stretto.trace.analysis.requests": {"Request": "AnalysedRequest"},

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from stretto.sim.query_bound import QueryBound
+from benchmarks.common.query_bound import QueryBound
 
 
 def least_mean_s(arrivals_s: Sequence[float], bounds: Sequence[QueryBound]) -> float:

@@ -12,6 +12,7 @@ from itertools import islice
 import httpx
 import uvloop
 
+from benchmarks.common.arrivals import poisson
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.emulate.servers import MODEL
 from stretto.emulate.fleet import PlannedFleet
@@ -24,7 +25,6 @@ from stretto.runtime.runtime import Runtime
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
-from stretto.sim.synthetic_workloads import poisson
 from stretto.wire.metric_table import VLLM_REQUEST_S
 from stretto.wire.metrics import read_samples
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.common.latency_bound import least_mean_s
+from benchmarks.common.query_bound import QueryBound, lower_bound
 from benchmarks.fleet.apps import APPS, summary_tree
 from benchmarks.fleet.layout import Planned
 from benchmarks.fleet.schemes import SIMULATED_OURS
@@ -14,7 +15,6 @@ from benchmarks.teola.costs import ModelClass
 from stretto.apps.components.builder import Builder
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.model.deployment import Deployment
-from stretto.sim.query_bound import QueryBound, lower_bound
 
 
 def bounds(fleet: SimulatedFleet, app: str, asked: Sequence[Asked]) -> list[QueryBound]:

@@ -20,9 +20,9 @@ from stretto.model.errors import InternalError
 from stretto.model.tasks import QueryRecord
 from stretto.model.values import Failure
 from stretto.sched.messages import Close, Extend, Open, Provide, Reply, Settled, Want
+from stretto.sim.agent_load import request_graph
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import filler
-from stretto.sim.synthetic_workloads import request_graph
 
 SEPARATOR = "\x1e"
 """Character between the parts of a prompt, which are tokenised one by one (`agent_tokens`)."""

@@ -14,11 +14,11 @@ from itertools import islice, takewhile
 from random import Random
 from typing import Any
 
+from benchmarks.common.arrivals import poisson
 from benchmarks.parrot.agents import coding
 from benchmarks.parrot.workflows import Arrival, Call, Output, Part, Workflow
 from stretto.model.tasks import Objective
 from stretto.sim.synthetic_output import filler
-from stretto.sim.synthetic_workloads import poisson
 
 DOCUMENT_TOKENS = (20952, 14620, 16094, 15414, 17528, 19105, 28723, 31063, 15744, 18311)
 """Lengths of ten documents: a quarter of the characters of ten articles."""

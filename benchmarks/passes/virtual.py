@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.common.query_bound import QueryBound, lower_bound
 from benchmarks.common.virtual_engines import (
     TIMINGS,
     TOY_PREFILL,
@@ -27,7 +28,6 @@ from stretto.model.profile import Profile
 from stretto.sched.messages import Reply
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.query_bound import QueryBound, lower_bound
 from stretto.trace.summary import quantile
 
 END_TO_END = "end to end, one query"

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from benchmarks.common.latency_bound import least_mean_s
+from benchmarks.common.query_bound import EngineWork, QueryBound
 from benchmarks.fleet.cells import CellKey, Cells
 from benchmarks.placement.contestants import new_policy, num_groups
 from benchmarks.placement.machines import Machine
@@ -17,7 +18,6 @@ from benchmarks.placement.simulated import simulate
 from benchmarks.placement.workloads import Request, make_trace, study
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
-from stretto.sim.query_bound import EngineWork, QueryBound
 from stretto.trace.agents.requests import AgentTrace
 from stretto.trace.agents.sharing import SharedParts
 

@@ -17,6 +17,13 @@ from itertools import islice, repeat
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, spread
+from benchmarks.sim.published_workloads import (
+    ARRIVALS,
+    PublishedRequest,
+    PublishedWorkload,
+    submits,
+    workload,
+)
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
 from stretto.llm.local_scheduler import SchedulerConfig
@@ -24,12 +31,10 @@ from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.sched.messages import Action, Event, Reply, Submit
 from stretto.sched.observer import Observer, StepsDone
+from stretto.sim.agent_load import request_graph
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.published_workloads import ARRIVALS, PublishedWorkload, workload
 from stretto.sim.simulated_model import preset_models
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
-from stretto.sim.synthetic_workloads import request_graph, submits
-from stretto.sim.traces import TraceRequest
 from stretto.trace.summary import quantile
 
 SPEED = "simulated requests per second of a core"
@@ -40,7 +45,7 @@ GOAL_LONG_PER_S = 1500.0
 MODEL = "Llama-2-7b-hf"
 APP_CALLS = "calls of apps"
 _CALLS = PublishedWorkload(
-    tuple(TraceRequest(0.0, *tokens) for tokens in ((90, 40), (330, 30), (360, 30), (360, 30))),
+    tuple(PublishedRequest(0.0, *tokens) for tokens in ((90, 40), (330, 30), (360, 30), (360, 30))),
     "of advanced RAG: 90 + 40 tokens for an expansion, 330 + 30 and 360 + 30 for answers from chunks",
 )
 _MAX_TOKENS = 8192
@@ -146,7 +151,7 @@ class _Counts(Observer):
 
 
 def _driver(
-    size: SimSize, instances: int, requests: Sequence[TraceRequest], counts: Observer
+    size: SimSize, instances: int, requests: Sequence[PublishedRequest], counts: Observer
 ) -> VirtualDriver:
     preset = load_preset("A100-80G")
     model = preset.model(MODEL)
@@ -173,8 +178,21 @@ def _driver(
     )
     driver = VirtualDriver([llm], models={"llm": simulated}, keeps=False, observers=(counts,))
     longest = max(request.output_tokens for request in requests)
-    driver.submit_all(submits(requests, request_graph(longest), lengths.__setitem__))
+    _submit_next(driver, submits(requests, request_graph(longest), lengths.__setitem__))
     return driver
+
+
+def _submit_next(driver: VirtualDriver, arrivals: Iterator[tuple[float, Submit]]) -> None:
+    """Plan the next arrival, and with it the one after that: only a few of many are ever planned at once."""
+    if (arrival := next(arrivals, None)) is None:
+        return
+    at_s, submit = arrival
+
+    def arrive() -> Sequence[Event]:
+        _submit_next(driver, arrivals)
+        return (submit,)
+
+    driver.at(max(at_s, driver.now_s), arrive)
 
 
 def _capacity_per_s(size: SimSize, found: PublishedWorkload, seed: int) -> float:

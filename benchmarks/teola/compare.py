@@ -9,10 +9,10 @@ from statistics import fmean
 from typing import Protocol, TypeVar
 
 from benchmarks.common.latency_bound import least_mean_s
+from benchmarks.common.query_bound import QueryBound, lower_bound
 from benchmarks.teola.schemes import Scheme
 from benchmarks.teola.simulate import Ran, Testbed, run
 from benchmarks.teola.workload import PAUSE_S, DatasetSizes, QueryArrival, queries, templates
-from stretto.sim.query_bound import QueryBound, lower_bound
 from stretto.trace.summary import quantile
 
 _In = TypeVar("_In")

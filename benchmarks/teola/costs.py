@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+from benchmarks.common.op_prices import Prices
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
 from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import LLMStepCost, StepCost, StepFeatures
 from stretto.model.profile import Profile
-from stretto.sim.op_prices import Prices
 
 CHUNK_TOKENS = 256
 STEP_TOKENS = 512

@@ -10,6 +10,7 @@ from functools import cache, partial
 from hashlib import blake2b
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
+from benchmarks.common.op_prices import Prices
 from benchmarks.common.virtual_engines import two_letter_words
 from benchmarks.teola.costs import (
     PAPER,
@@ -34,7 +35,6 @@ from stretto.runtime.conditions import idle_conditions
 from stretto.sched.messages import Event, Submit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.op_prices import Prices
 from stretto.sim.synthetic_output import OutputSource, SyntheticOutput, output_as_of
 from stretto.trace.summary import summarise
 

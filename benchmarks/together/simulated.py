@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.together.limits import offline_limits
 from benchmarks.together.load import Call
 from stretto.costs.kv_room import check_fits
-from stretto.costs.offline import OfflineLimits, offline_limits
+from stretto.costs.offline import OfflineLimits
 from stretto.costs.presets import load_preset
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost

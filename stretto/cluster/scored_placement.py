@@ -175,15 +175,6 @@ def num_requests(view: InstanceView) -> int:
     return known if reported is None else max(known, reported.num_running + reported.num_waiting)
 
 
-def missing_tokens(view: InstanceView) -> float:
-    """Return the predicted number of tokens of the prefills that run or wait at an instance.
-
-    The number is that of its seconds of prefills, by its cost profile.
-    """
-    per_token_s = view.profile.per_unit_s
-    return (view.prefill_s + view.waiting_s) / per_token_s if per_token_s else 0.0
-
-
 def hosts_of(
     request: PlacementRequest, instances: InstanceTable, held: Held, now_s: float
 ) -> Sequence[InstanceView]:

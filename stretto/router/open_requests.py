@@ -7,14 +7,15 @@ client change together here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 
-from stretto.cluster.placement import Bound, Choice, Placement, Unbound
+from stretto.cluster.offline_room import OfflineRoom
+from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.deployment import Engine
-from stretto.model.profile import UNKNOWN_LLM
+from stretto.model.profile import UNKNOWN_LLM, Profile
 from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.config import RouterConfig
@@ -23,6 +24,7 @@ from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
 from stretto.router.loads import WorkerLoads
 from stretto.router.messages import Refuse, RouterAction, Send, TakeHedge, Ticket, WorkerId, WorkerUsage
+from stretto.router.offline_at_workers import is_offline_request
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
@@ -55,6 +57,7 @@ class OpenRequests:
         waiting_tokens: tokens of the requests that wait for their turn.
         turn_rate: rate at which such requests have had their turn.
         rest_ends_s: time at which the first rest of a worker ends that a request waits for.
+        offline_due_s: time at which an offline request that waits may begin, if nothing else happens.
         yields_s: seconds for which a request gives way to those of a better class.
     """
 
@@ -64,11 +67,12 @@ class OpenRequests:
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
+        new_room: Callable[[Profile], OfflineRoom] = OfflineRoom,
     ) -> None:
         self.config = config
         self.placement = placement
         self.workers = Workers(config.max_failures)
-        self.loads = WorkerLoads(placement)
+        self.loads = WorkerLoads(placement, new_room)
         self.eligible = Eligible(self.workers)
         self.homes = Homes(self.workers, config.max_stored_ids)
         self.hedges = Hedges(config.hedge_share)
@@ -84,21 +88,44 @@ class OpenRequests:
         self.turn_rate = EnteredRate()
         self.waiting_tokens = 0
         self.rest_ends_s = math.inf
+        self.offline_due_s = math.inf
         self.tickets = count()
 
     def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request to a worker, or let it wait."""
         client = self.clients[ticket]
-        choice = self.loads.choose(client.placed, now_s, self.eligible.among(client, now_s))
+        choice = self.choose(client, client.placed, now_s)
         if choice is None:
             self.wait(ticket, self.eligible.queue_name(client, now_s))
             self.note_rest(client, now_s)
+            self.note_offline(now_s)
             return []
         return self.take(ticket, choice, now_s)
 
+    def choose(self, client: Client, placed: PlacementRequest, now_s: float) -> Choice | None:
+        """Return the worker of a request, described as `placed`; None if it has to wait.
+
+        While there are offline requests, others leave some workers to them, but not those that hold most of
+        their prompt.
+        """
+        among = self.eligible.among(client, now_s)
+        choice = self.loads.choose(placed, now_s, among)
+        if choice is None or is_offline_request(placed) or not self.has_offline:
+            return choice
+        used = self.loads.offline.used_by_others(among, now_s)
+        if used is None or choice.instance in used or 2 * choice.held_tokens > placed.num_tokens:
+            return choice
+        return self.loads.choose(placed, now_s, used) or choice
+
+    @property
+    def has_offline(self) -> bool:
+        """Whether offline requests wait or run."""
+        return self.offline_due_s < math.inf or self.loads.offline.num_running > 0
+
     def take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
         """Send a request to the worker that was chosen for it, or let it wait there."""
-        if self.placement.binds == "late" or self.can_start(choice, ticket):
+        is_offline = is_offline_request(self.clients[ticket].placed)  # it goes where it may begin, or waits
+        if self.placement.binds == "late" or is_offline or self.can_start(choice, ticket):
             return [self.send(ticket, choice, now_s)]
         self.bind(ticket, choice)
         self.note_rest(self.clients[ticket], now_s)
@@ -123,9 +150,10 @@ class OpenRequests:
 
     def note_waiting(self, ticket: Ticket) -> None:
         """Count a request as waiting or held, unless it is of an app of this process."""
-        request = self.clients[ticket].request
-        if request.step is None:
-            self.limit.add(ticket, request.owner)
+        client = self.clients[ticket]
+        if client.request.step is None:
+            owner = client.request.owner
+            self.limit.add(ticket, f"{owner} offline" if is_offline_request(client.placed) else owner)
 
     def step_of(self, ticket: Ticket) -> StepRequest:
         """Return a request as queues and accounts know it. Those that belong to no program, and need not
@@ -189,6 +217,10 @@ class OpenRequests:
         if key := client.request.client_key:
             ends_s = (worker.key_rests.until_s(key) for worker in self.workers)
             self.rest_ends_s = min(self.rest_ends_s, *(end_s for end_s in ends_s if end_s > now_s), math.inf)
+
+    def note_offline(self, now_s: float) -> None:
+        """Note when an offline request that waits may begin."""
+        self.offline_due_s = self.loads.offline.next_s(now_s) if self.waiting else math.inf
 
     def refresh(self, worker: Worker) -> None:
         """Bring loads and room in step with the state of a worker."""

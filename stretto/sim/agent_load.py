@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stretto.apps.vocabulary import DEFAULT
+from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import InternalError
 from stretto.model.tasks import Done, Usage
@@ -28,7 +30,6 @@ from stretto.sim.synthetic_output import (
     lengths_by_query,
     made_up_token_ids,
 )
-from stretto.sim.synthetic_workloads import request_graph
 from stretto.trace.agents.load_report import RequestTimes
 from stretto.trace.agents.plan import AgentPlan
 from stretto.trace.agents.prompts import Conversations
@@ -187,3 +188,14 @@ def agent_tokens(prompt: Prompt) -> list[int]:
 
 def _output_tokens(request: AgentRequest) -> int:
     return UNKNOWN_OUTPUT_TOKENS if request.output_tokens is None else max(1, request.output_tokens)
+
+
+def request_graph(max_tokens: int, engine: str = "llm") -> ExecutionGraph:
+    """Return the smallest app as a compiled graph: one prompt, completed by the LLM with at most `max_tokens`
+    tokens.
+    """
+    text = (
+        f"graph request(%prompt: text)\n%kv = prefill([%prompt]) : kv @{engine}\n"
+        f"%text = decode(%kv) {{max_tokens={max_tokens}}} : text @{engine}\nreturn %text"
+    )
+    return compile_graph(parse_graph(text), {})

@@ -182,14 +182,6 @@ class VirtualDriver(VirtualTime):
             raise ConfigError(f"query {query!r} cannot arrive at {at_s}")
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes, tenant, objective))
 
-    def submit_all(self, arrivals: Iterable[tuple[float, Submit]]) -> None:
-        """Plan the arrival of queries, given as (arrival time, `Submit`) pairs sorted by
-        time.
-
-        The next pair is taken when the query before has arrived, so that `arrivals` may be endless.
-        """
-        self._submit_next(iter(arrivals))
-
     def send(self, event: Event, at_s: float = 0.0) -> None:
         """Plan that an event reaches the schedulers at `at_s`, for example one that opens
         a session.
@@ -338,18 +330,6 @@ class VirtualDriver(VirtualTime):
     def llm_instances(self) -> Iterator[LLMInstance]:
         """Return the LLM instances that exist now, of those engines that are simulated step by step."""
         return (llm for llm in self._llms.values() if isinstance(llm, LLMInstance))
-
-    def _submit_next(self, arrivals: Iterator[tuple[float, Submit]]) -> None:
-        arrival = next(arrivals, None)
-        if arrival is None:
-            return
-        at_s, submit = arrival
-
-        def arrive() -> Sequence[Event]:
-            self._submit_next(arrivals)
-            return (submit,)
-
-        self.at(max(at_s, self.now_s), arrive)
 
     def _post(self, at_s: float, event: Event) -> None:
         self.at(at_s, lambda: (event,))

@@ -1,7 +1,7 @@
-"""Readers of published traces of LLM requests, in the published formats: .csv, .jsonl, also .gz.
+"""The reader of Azure's published traces of LLM requests: CSV files, also .gz.
 
-What does not fit is refused before anything is simulated. The error names the file, the row (counted from 1
-in the data, headings not counted) or the line, and the reason.
+What does not fit is refused. The error names the file, the row (counted from 1 in the data, headings not
+counted) and the reason.
 """
 
 from __future__ import annotations
@@ -12,30 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
-from stretto.trace.lines import TraceError, json_lines, text_lines
+from stretto.trace.lines import TraceError, text_lines
 
-T = TypeVar("T")
-
-MOONCAKE_BLOCK_TOKENS = 512
+_COLUMNS = {"arrival_s": "TIMESTAMP", "prompt_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}
+"""Names of the columns: ours, and those of the published files."""
 _MOST = 10**9  # of tokens, and of seconds: no trace has as many
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One LLM request of a published trace: when it arrives, and how long its prompt and its output are.
-
-    Attributes:
-        arrival_s: seconds since the trace began.
-        blocks: ids of the prompt's pieces of 512 tokens (the last may be shorter): equal ids in equal places
-            are equal prefixes. An empty tuple shares nothing with others.
+    """One LLM request of a published trace: when it arrives, in seconds since the trace began, and how long
+    its prompt and its output are.
     """
 
     arrival_s: float
     prompt_tokens: int
     output_tokens: int
-    blocks: tuple[int, ...] = ()
 
 
 def read_azure(path: Path) -> list[TraceRequest]:
@@ -45,10 +38,9 @@ def read_azure(path: Path) -> list[TraceRequest]:
 
     Source: Splitwise (ISCA 2024), AzurePublicDataset.
     """
-    columns = {"arrival_s": "TIMESTAMP", "prompt_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"}
     requests: list[TraceRequest] = []
     first: datetime | None = None
-    for row in _csv_rows(path, columns):
+    for row in _rows(path):
         if row.is_renamed:
             at = row.timestamp("arrival_s")
             first = first or at
@@ -59,50 +51,20 @@ def read_azure(path: Path) -> list[TraceRequest]:
             TraceRequest(arrival_s, row.count("prompt_tokens"), row.count("output_tokens", least=0))
         )
         row.check_order(requests)
-    return _not_empty(path, requests)
-
-
-def read_mooncake(path: Path) -> list[TraceRequest]:
-    """Read LLM requests from a trace in Mooncake's format: lines of JSON with `timestamp` (ms),
-    `input_length`, `output_length` and `hash_ids`.
-
-    Source: Mooncake (FAST 2025).
-    """
-    requests: list[TraceRequest] = []
-    for row in _json_rows(path):
-        tokens = row.count("input_length")
-        ids = row.fields.get("hash_ids")
-        if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
-            raise row.error("hash_ids must be a list of whole numbers from 0 on")
-        if not (len(ids) - 1) * MOONCAKE_BLOCK_TOKENS < tokens <= len(ids) * MOONCAKE_BLOCK_TOKENS:
-            raise row.error(f"{len(ids)} hash_ids for {tokens} tokens; one for each {MOONCAKE_BLOCK_TOKENS}")
-        arrival_s = row.seconds("timestamp") / 1000
-        requests.append(TraceRequest(arrival_s, tokens, row.count("output_length", least=0), tuple(ids)))
-        row.check_order(requests)
-    return _not_empty(path, requests)
-
-
-def read_lengths(path: Path) -> list[tuple[int, int]]:
-    """Read the lengths of LLM requests, as (prompt tokens, output tokens) pairs, from a CSV file without
-    times, such as that of arXiv summarisation.
-    """
-    columns = {"prompt_tokens": "num_prefill_tokens", "output_tokens": "num_decode_tokens"}
-    pairs = [
-        (row.count("prompt_tokens"), row.count("output_tokens", least=0)) for row in _csv_rows(path, columns)
-    ]
-    return _not_empty(path, pairs)
+    if not requests:
+        raise TraceError(f"{path}, row 0: there are no rows")
+    return requests
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     path: Path
     number: int
-    fields: Mapping[str, object]
-    is_renamed: bool = False
-    unit: str = "row"
+    fields: Mapping[str, str | None]
+    is_renamed: bool
 
     def error(self, reason: str) -> TraceError:
-        return TraceError(f"{self.path}, {self.unit} {self.number}: {reason}")
+        return TraceError(f"{self.path}, row {self.number}: {reason}")
 
     def count(self, name: str, *, least: int = 1) -> int:
         value = self._number(name)
@@ -127,53 +89,36 @@ class _Row:
         """Check that the last request does not arrive before the one before it."""
         if len(requests) > 1 and requests[-1].arrival_s < requests[-2].arrival_s:
             at_s, before_s = requests[-1].arrival_s, requests[-2].arrival_s
-            raise self.error(f"arrives at {at_s:g} s, before the {self.unit} above it ({before_s:g} s)")
+            raise self.error(f"arrives at {at_s:g} s, before the row above it ({before_s:g} s)")
 
     def _number(self, name: str) -> float:
         value = self.fields.get(name)
-        if value is None or value == "":
+        if not value:
             raise self.error(f"there is no {name}")
         try:
-            number = float(value) if isinstance(value, str | int | float) else math.nan
-        except (ValueError, OverflowError):
+            number = float(value)
+        except ValueError:
             number = math.nan
-        if math.isnan(number) or math.isinf(number) or isinstance(value, bool):
+        if not math.isfinite(number):
             raise self.error(f"{name} is {value!r}, not a number")
         return number
 
 
-def _csv_rows(path: Path, columns: Mapping[str, str]) -> Iterator[_Row]:
-    """Yield rows with the wanted columns, whether the file uses our names or the published ones."""
+def _rows(path: Path) -> Iterator[_Row]:
+    """Yield the rows with our names of the columns, whether the file uses them or the published ones."""
     reader = csv.DictReader(text_lines(path))
+    number = 0
     try:
-        found = list(reader.fieldnames or [])
-    except csv.Error as error:
-        raise TraceError(f"{path}, row 0: {error}") from error
-    is_renamed = not set(columns) <= set(found) and set(columns.values()) <= set(found)
-    if not is_renamed and (missing := [name for name in columns if name not in found]):
-        raise TraceError(f"{path}, row 0: no column {', '.join(missing)}; there are {', '.join(found)}")
-    for number, fields in enumerate(_parsed(path, reader), 1):
-        if is_renamed:
-            fields = {name: fields[theirs] for name, theirs in columns.items()}
-        yield _Row(path, number, fields, is_renamed)
-
-
-def _parsed(path: Path, reader: csv.DictReader[str]) -> Iterator[dict[str, str]]:
-    number = 1
-    try:
+        found = set(reader.fieldnames or ())
+        is_renamed = not set(_COLUMNS) <= found and set(_COLUMNS.values()) <= found
+        if not is_renamed and (missing := [name for name in _COLUMNS if name not in found]):
+            there = ", ".join(reader.fieldnames or ())
+            raise TraceError(f"{path}, row 0: no column {', '.join(missing)}; there are {there}")
+        number = 1
         for fields in reader:
-            yield fields
+            if is_renamed:
+                fields = {name: fields[theirs] for name, theirs in _COLUMNS.items()}
+            yield _Row(path, number, fields, is_renamed)
             number += 1
     except csv.Error as error:
         raise TraceError(f"{path}, row {number}: {error}") from error
-
-
-def _json_rows(path: Path) -> Iterator[_Row]:
-    for line in json_lines(path):
-        yield _Row(path, line.number, line.fields, unit="line")
-
-
-def _not_empty(path: Path, rows: list[T]) -> list[T]:
-    if not rows:
-        raise TraceError(f"{path}, row 0: there are no rows")
-    return rows

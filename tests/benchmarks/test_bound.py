@@ -2,13 +2,13 @@
 
 import pytest
 
+from benchmarks.common.query_bound import lower_bound
 from benchmarks.common.virtual_engines import PROFILES, Lengths, inputs, virtual_engines
 from benchmarks.passes.virtual import ALL, Setting, bound_of, end_to_end_s
 from stretto.apps import APPS
 from stretto.apps.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.query_bound import lower_bound
 
 
 @pytest.mark.parametrize("app", APPS)

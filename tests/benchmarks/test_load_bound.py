@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.common.latency_bound import _least_sum_of_ends_s, least_mean_s
-from stretto.sim.query_bound import EngineWork, QueryBound
+from benchmarks.common.query_bound import EngineWork, QueryBound
 
 
 def bound(seconds: float, **loads: EngineWork) -> QueryBound:

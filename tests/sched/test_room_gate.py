@@ -30,8 +30,8 @@ from stretto.sched.messages import (
     Wake,
 )
 from stretto.sched.system import System
+from stretto.sim.agent_load import request_graph
 from stretto.sim.synthetic_output import filler
-from stretto.sim.synthetic_workloads import request_graph
 
 GRAPH = request_graph(10)
 MAP = compile_graph(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from support.fleets import FleetWatch
+from support.random_faults import draw_faults
 from support.run_log import RunLog
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
@@ -40,7 +41,7 @@ from stretto.sched.messages import (
 from stretto.sched.observer import Observer, StepsDone
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan, Outage, Refusal, Slowness, draw_faults
+from stretto.sim.faults import Death, FaultPlan, Outage, Refusal, Slowness
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output

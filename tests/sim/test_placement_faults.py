@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from support.fleets import FleetWatch
+from support.random_faults import draw_faults
 
 from benchmarks.baselines import PLACEMENTS
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
@@ -40,12 +41,12 @@ from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
 from stretto.sched.observer import Observer
+from stretto.sim.agent_load import request_graph
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan, draw_faults
+from stretto.sim.faults import Death, FaultPlan
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler, filler_output, lengths_by_query
-from stretto.sim.synthetic_workloads import request_graph
 
 NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "12"))
 PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.001)

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from support.random_faults import draw_faults
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import ExecutionGraph, compile_graph
@@ -24,7 +25,6 @@ from stretto.model.values import Failure
 from stretto.sched.messages import Close, Drop, Extend, Open, Provide, Reply, Settled, Unwant, Want
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import draw_faults
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
-import statistics
 import sys
-from itertools import islice, takewhile
 from pathlib import Path
 
 import pytest
@@ -14,16 +12,7 @@ import pytest
 from stretto.costs.tokens import num_tokens
 from stretto.model.values import Segment
 from stretto.sim.synthetic_output import filler, made_up_token_ids, prompt_ids
-from stretto.sim.synthetic_workloads import (
-    bursts,
-    lognormal_lengths,
-    poisson,
-    prompt_text,
-    request_graph,
-    submits,
-    zipf,
-)
-from stretto.sim.traces import TraceRequest, read_azure, read_lengths, read_mooncake
+from stretto.sim.traces import TraceRequest, read_azure
 from stretto.trace.lines import TraceError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -37,32 +26,7 @@ def test_azure_in_seconds_and_as_published() -> None:
     assert [r.arrival_s for r in published] == pytest.approx([0.0, 4.3146, 4.3146], abs=1e-4)
 
 
-def test_mooncake_shares_prefixes_by_block(tmp_path: Path) -> None:
-    requests = read_mooncake(FIXTURES / "mooncake.jsonl")
-    assert requests == [
-        TraceRequest(0.0, 1100, 6, (0, 1, 2)),
-        TraceRequest(0.04, 600, 4, (0, 3)),
-        TraceRequest(3.0, 1536, 9, (0, 1, 4)),
-    ]
-    ids = [made_up_token_ids(prompt_text(f"r{n}", request)) for n, request in enumerate(requests)]
-    assert [len(tokens) for tokens in ids] == [1100, 600, 1536]
-
-    def num_shared(a: list[int], b: list[int]) -> int:
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
-
-    assert num_shared(ids[0], ids[1]) == 512
-    assert num_shared(ids[0], ids[2]) == 1024
-    packed = tmp_path / "mooncake.jsonl.gz"
-    packed.write_bytes(gzip.compress((FIXTURES / "mooncake.jsonl").read_bytes()))
-    assert read_mooncake(packed) == requests
-
-
-def test_lengths_without_times() -> None:
-    assert read_lengths(FIXTURES / "lengths.csv") == [(3772, 54), (2015, 156)]
-
-
 AZURE = "arrival_s,prompt_tokens,output_tokens\n"
-HASHED = '{"timestamp": %s, "input_length": %s, "output_length": %s, "hash_ids": %s}\n'
 
 
 @pytest.mark.parametrize(
@@ -99,31 +63,10 @@ def test_a_bad_table_names_file_row_and_reason(tmp_path: Path, text: str, reason
     assert str(caught.value).startswith(f"{path}, row ")
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (HASHED % (0, 600, 1, "[1]"), r"line 1: 1 hash_ids for 600 tokens"),
-        (HASHED % (0, 600, 1, "[1, -2]"), r"line 1: hash_ids must be a list of whole numbers"),
-        (HASHED % (9, 5, 1, "[1]") + HASHED % (8, 5, 1, "[1]"), r"line 2: arrives at 0.008 s"),
-        (HASHED % (0, 600, 1, "[true, 2]"), r"line 1: hash_ids must be a list of whole numbers"),
-        (HASHED % (10**400, 600, 1, "[1, 2]"), r"line 1: timestamp is 10+, not a number"),
-        ("[]\n", r"line 1: not an object"),
-        ("{\n", r"line 1: not JSON"),
-        ('{"input_length": 5, "output_length": 1, "hash_ids": [1]}\n', r"line 1: there is no timestamp"),
-    ],
-)
-def test_bad_lines_name_file_line_and_reason(tmp_path: Path, text: str, reason: str) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text(text)
-    with pytest.raises(TraceError, match=reason):
-        read_mooncake(path)
-
-
 def test_lines_may_end_as_in_windows(tmp_path: Path) -> None:
-    for name in ("azure_seconds.csv", "mooncake.jsonl"):
-        (tmp_path / name).write_bytes((FIXTURES / name).read_bytes().replace(b"\n", b"\r\n"))
-    assert read_azure(tmp_path / "azure_seconds.csv") == read_azure(FIXTURES / "azure_seconds.csv")
-    assert read_mooncake(tmp_path / "mooncake.jsonl") == read_mooncake(FIXTURES / "mooncake.jsonl")
+    path = tmp_path / "azure_seconds.csv"
+    path.write_bytes((FIXTURES / path.name).read_bytes().replace(b"\n", b"\r\n"))
+    assert read_azure(path) == read_azure(FIXTURES / path.name)
 
 
 def test_times_with_and_without_a_zone_go_together(tmp_path: Path) -> None:
@@ -146,40 +89,7 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
         read_azure(tmp_path / "nothing.csv")
     (tmp_path / "x.csv.gz").write_bytes(b"not gzip")
     with pytest.raises(TraceError, match="cannot be read"):
-        read_lengths(tmp_path / "x.csv.gz")
-
-
-def test_arrivals_have_their_mean_rate_and_their_seed() -> None:
-    for make in (poisson, bursts):
-        times = list(islice(make(4.0, 1), 20_000))
-        assert times == sorted(times)
-        assert times == list(islice(make(4.0, 1), 20_000))
-        assert times != list(islice(make(4.0, 2), 20_000))
-        assert len(times) / times[-1] == pytest.approx(4.0, rel=0.1)
-
-    def dispersion(times: list[float]) -> float:
-        counts = [0] * (int(times[-1] / 5) + 1)
-        for at_s in times:
-            counts[int(at_s / 5)] += 1
-        return statistics.variance(counts) / statistics.mean(counts)
-
-    assert dispersion(list(islice(poisson(4.0, 1), 20_000))) == pytest.approx(1.0, rel=0.2)
-    assert dispersion(list(islice(bursts(4.0, 1), 20_000))) > 5
-
-
-def test_zipf_prefers_the_first() -> None:
-    numbers = list(islice(zipf(100, 1.0, 0), 20_000))
-    counts = [numbers.count(k) for k in (0, 1, 9)]
-    assert counts[0] / counts[1] == pytest.approx(2, rel=0.15)
-    assert counts[0] / counts[2] == pytest.approx(10, rel=0.25)
-    assert max(numbers) < 100
-
-
-def test_made_up_lengths_are_like_azures_conversations() -> None:
-    pairs = lognormal_lengths(20_000, 0)
-    assert statistics.mean(p for p, _ in pairs) == pytest.approx(1155, rel=0.08)
-    assert statistics.mean(o for _, o in pairs) == pytest.approx(211, rel=0.12)
-    assert min(min(pair) for pair in pairs) >= 1
+        read_azure(tmp_path / "x.csv.gz")
 
 
 def test_filler_has_the_tokens_it_is_asked_for() -> None:
@@ -209,12 +119,3 @@ def test_ids_of_long_texts_are_those_of_their_characters() -> None:
             int.from_bytes(padded[4 * i : 4 * i + 4].encode(), sys.byteorder) for i in range(num_tokens(text))
         ]
         assert made_up_token_ids(text) == ids
-
-
-def test_requests_become_queries_in_their_order() -> None:
-    lengths: dict[str, int] = {}
-    requests = [TraceRequest(0.5, 12, 3), TraceRequest(1.0, 40, 7)]
-    made = list(submits(requests, request_graph(16), lengths.__setitem__))
-    assert [(at_s, submit.query) for at_s, submit in made] == [(0.5, "r0"), (1.0, "r1")]
-    assert lengths == {"r0": 3, "r1": 7}
-    assert [num_tokens(str(submit.inputs["prompt"])) for _, submit in made] == [12, 40]

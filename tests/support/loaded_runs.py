@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
+from benchmarks.common.op_prices import Prices
 from benchmarks.twin.shared_cores import SharedCoresDriver
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.apps.components.component import Input
@@ -30,7 +31,6 @@ from stretto.model.values import Document, Section
 from stretto.runtime.conditions import idle_conditions
 from stretto.sched.messages import Event, Submit
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.op_prices import Prices
 from stretto.sim.synthetic_output import output_as_of
 
 CORES = 2

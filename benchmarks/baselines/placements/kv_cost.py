@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementRequest
-from stretto.cluster.scored_placement import ScoredPlacement, missing_tokens
+from stretto.cluster.scored_placement import ScoredPlacement
 
 _BLOCK_TOKENS = 16
 
@@ -27,3 +27,12 @@ class KVCost(ScoredPlacement):
         new_tokens = missing_tokens(view) + request.num_tokens - held_tokens
         taken_tokens = view.running_tokens + view.waiting_tokens
         return max(0.0, new_tokens) / _BLOCK_TOKENS, taken_tokens / _BLOCK_TOKENS
+
+
+def missing_tokens(view: InstanceView) -> float:
+    """Return the predicted number of tokens of the prefills that run or wait at an instance.
+
+    The number is that of its seconds of prefills, by its cost profile.
+    """
+    per_token_s = view.profile.per_unit_s
+    return (view.prefill_s + view.waiting_s) / per_token_s if per_token_s else 0.0

@@ -5,9 +5,10 @@ Source: LMetric (arXiv 2603.15202), which has no parameter: new prefill tokens t
 
 from __future__ import annotations
 
+from benchmarks.baselines.placements.kv_cost import missing_tokens
 from stretto.cluster.instances import InstanceView
 from stretto.cluster.placement import PlacementRequest
-from stretto.cluster.scored_placement import ScoredPlacement, missing_tokens, num_requests
+from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 
 
 class LMetric(ScoredPlacement):

@@ -12,8 +12,8 @@ from benchmarks.programs.room.sessions import Opened, Session, drawn, thinking
 from stretto.model.tasks import Done, Usage
 from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, LLMReport, Reply, Submit
 from stretto.sched.observer import Observer
+from stretto.sim.agent_load import request_graph
 from stretto.sim.synthetic_output import filler
-from stretto.sim.synthetic_workloads import request_graph
 from stretto.trace.summary import quantile
 
 MOST_OUTPUT = 4096

@@ -15,7 +15,7 @@ from stretto.model.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, Reply, Submit
 from stretto.sched.observer import Observer
-from stretto.sim.synthetic_workloads import request_graph
+from stretto.sim.agent_load import request_graph
 
 _DRAIN_S = 30.0
 

@@ -25,8 +25,8 @@ from stretto.router.messages import NamedProgram, RoutedRequest, RouterAction, S
 from stretto.router.router_state import RouterState
 from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, LLMReport, Reply, Submit
 from stretto.sched.observer import Observer
+from stretto.sim.agent_load import request_graph
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.synthetic_workloads import request_graph
 
 _MODEL = "m"
 _ENOUGH = 10**9

@@ -8,9 +8,9 @@ Methods are events; they take the time and return actions. `wake` is to be calle
 - Lines start in turns of the tenants, and for each in the order in which its batches expire. Few of them wait
   for an engine at a time, because what waits there cannot be taken back without cost, and counts among the
   requests that wait; as many run as engines take.
-- Lines are "offline": they take what others leave. Beside others' requests only few of them run, the eldest.
-  When a batch is likely to miss its window, it is raised: its lines are "throughput", and those that wait are
-  started anew.
+- Lines are "offline": they take what others leave. Those that run may have to wait again because others
+  come. When a batch is likely to miss its window, it is raised: its lines are "throughput", and those that
+  wait are started anew.
 - A line that is refused because engines are busy or away is tried again later, for as long as the batch may
   run. The whole batch rests meanwhile.
 - A batch that is cancelled or expires ends when none of its lines runs any more. To write what was answered,
@@ -25,8 +25,9 @@ Methods are events; they take the time and return actions. `wake` is to be calle
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import msgspec
@@ -70,9 +71,13 @@ class OpenBatches:
         self._to_end: dict[str, UnendedBatch] = {}  # closed ones that are only opened to end
         self._last_tenant = ""
         self._numbers = count()
-        self._num_started = self._num_offline = self._num_waiting = self._num_bytes = 0
-        self._max_offline: int | None = None
+        self._num_started = self._num_waiting = self._num_bytes = 0
         self._is_stopped = False
+        self._woken_s = -math.inf
+
+    def __iter__(self) -> Iterator[UnendedBatch]:
+        """Iterate over the batches, the eldest first. They are not to be changed."""
+        return iter(self._batches.values())
 
     def get(self, batch: str) -> BatchRecord | None:
         """Return a batch as it is now; None if it has ended."""
@@ -137,12 +142,12 @@ class OpenBatches:
         failed = msgspec.structs.replace(one.record.moved("failed", now_s), problems=tuple(problems))
         return [SaveBatch(failed), CloseBatch(batch), *self._go_on(now_s)]
 
-    def sent(self, batch: str, line: int, now_s: float) -> list[BatchAction]:
-        """Handle that a line waits no more for an engine."""
+    def sent(self, batch: str, line: int, now_s: float, *, is_sent: bool = True) -> list[BatchAction]:
+        """Handle that a line waits no more for an engine, or waits again."""
         started = self._batches[batch].started.get(line)
-        if started is not None and not started.is_sent:
-            started.is_sent = True
-            self._num_waiting -= 1
+        if started is not None and started.is_sent != is_sent:
+            started.is_sent = is_sent
+            self._num_waiting += -1 if is_sent else 1
         return self._go_on(now_s)
 
     def answered(
@@ -205,29 +210,14 @@ class OpenBatches:
             num_failed=one.record.num_failed + num_expired,
         )
 
-    def make_room(self, max_lines: int | None, now_s: float) -> list[BatchAction]:
-        """Let at most so many lines run that take what others leave, because others run beside them; None for
-        no limit. The youngest lines beyond it are to start anew later.
-        """
-        self._max_offline = max_lines
-        actions: list[BatchAction] = []
-        if max_lines is not None and (num_beyond := self._num_offline - max_lines) > 0:
-            offline = [
-                (one, line)
-                for one in self._open.values()
-                for line, started in one.started.items()
-                if started.objective == "offline" and not started.is_withdrawn
-            ]
-            offline.sort(key=lambda place: place[0].started[place[1]].number)
-            num_withdrawn = self._num_offline - len(offline)
-            for one, line in offline[len(offline) - max(0, num_beyond - num_withdrawn) :]:
-                one.started[line].is_withdrawn = True
-                actions.append(WithdrawLine(one.record.id, line))
-        return [*actions, *self._go_on(now_s)]
-
     def wake(self, now_s: float) -> list[BatchAction]:
-        """Handle that time has passed."""
+        """Handle that time has passed, or that the clock was set back."""
         actions: list[BatchAction] = []
+        if now_s < self._woken_s:
+            for one in self._batches.values():
+                one.rests_until_s = min(one.rests_until_s, now_s + _REST_S[1])
+                one.pace.clock_set_back(now_s)
+        self._woken_s = now_s
         for one in list(self._batches.values()):
             if one.ends_as is not None or one.stage == "ending":
                 continue
@@ -259,7 +249,6 @@ class OpenBatches:
             objective: Objective = "throughput" if one.pace.is_raised else "offline"
             one.started[line] = StartedLine(next(self._numbers), objective, one.sizes[line])
             self._num_started += 1
-            self._num_offline += objective == "offline"
             self._num_waiting += 1
             self._num_bytes += one.sizes[line]
             actions.append(StartLine(one.record.id, line, objective))
@@ -282,10 +271,7 @@ class OpenBatches:
         if self._num_waiting >= MAX_WAITING or self._num_started >= MAX_STARTED:
             return None
         firsts: dict[str, UnendedBatch] = {}
-        is_full = self._max_offline is not None and self._num_offline >= self._max_offline
         for one in self._open.values():
-            if is_full and not one.pace.is_raised:
-                continue
             first = firsts.get(one.record.tenant)
             if (first is None or one.record.expires_at < first.record.expires_at) and one.may_start(now_s):
                 firsts[one.record.tenant] = one
@@ -304,7 +290,6 @@ class OpenBatches:
     def _release(self, one: UnendedBatch, line: int) -> StartedLine:
         started = one.started.pop(line)
         self._num_started -= 1
-        self._num_offline -= started.objective == "offline"
         self._num_waiting -= not started.is_sent
         self._num_bytes -= started.num_bytes
         return started
@@ -359,8 +344,7 @@ class OpenBatches:
         """Check that counts are the sums of what has started. For tests."""
         started = [line for one in self._batches.values() for line in one.started.values()]
         assert self._num_started == len(started) <= MAX_STARTED
-        assert self._num_offline == sum(line.objective == "offline" for line in started)
-        assert self._num_waiting == sum(not line.is_sent for line in started) <= MAX_WAITING
+        assert self._num_waiting == sum(not line.is_sent for line in started)
         assert self._num_bytes == sum(line.num_bytes for line in started)
         assert [one for one in self._batches.values() if one.stage != "closed"] == [
             one for one in self._batches.values() if one.record.id in self._open

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from benchmarks.common.op_prices import Prices
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.ops import OpSpec, Port
 from stretto.model.profile import Profile
 from stretto.model.tasks import Task
 from stretto.sched.messages import StartBatch
-from stretto.sim.op_prices import Prices
 
 TRANSLATE = OpSpec(
     "translate", (Port("texts", "text"),), "text", units=lambda inputs: len(str(inputs["texts"]))

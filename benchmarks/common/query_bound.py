@@ -27,6 +27,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.common.op_prices import Prices
 from stretto.costs.tokens import num_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.graph.compile import decode_of
@@ -37,7 +38,6 @@ from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, LLMTask, Piece, Task
 from stretto.model.values import ABSENT, KV, Prompt, Segment
 from stretto.sched.queries.prepare import value_segment
-from stretto.sim.op_prices import Prices
 
 _QUERY = "bound"
 
