@@ -160,12 +160,9 @@ class RoomAtWorkers:
         that are not likely to go on, but for one of `_WATCHED`, by which it is noticed when that changes.
         """
         pool, key, program = self._pool_of(request.model), request.key, request.program.name
-        if pool is None or request.objective == "offline":
+        if pool is None or request.objective == "offline" or _is_left_out(ticket, request, pool.room):
             return Entered(ticket)
         room = pool.room
-        if not (program and (request.program.has_returned or ticket % _WATCHED == 0)) and not room.is_guarded:
-            if not program or room.is_known_to_stay_away(request.model):
-                return Entered(ticket)
         if not (is_sized := pool.is_sized) and key is None:
             return Entered(ticket)
         if is_sized and not room.wants_blocks:
@@ -319,3 +316,14 @@ class RoomAtWorkers:
             self._pools.remove(pool)
             for name in pool.models:
                 del self._by_model[name]
+
+
+def _is_left_out(ticket: Ticket, request: RoutedRequest, room: Room) -> bool:
+    """Return whether a request need not be made known to a room."""
+    program = request.program
+    if room.is_guarded:
+        return False
+    if not program.name:
+        return True
+    is_watched = program.has_returned or ticket % _WATCHED == 0
+    return not is_watched and room.is_known_to_stay_away(request.model)
