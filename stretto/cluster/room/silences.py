@@ -86,13 +86,13 @@ class Silences:
             self._patience = next((n for n, chance in enumerate(chances) if chance < _LIKELY), NUM_BINS)
         return self._patience
 
-    def pass_bin(self, number: int) -> None:
-        """Count a silence that has lasted until the end of a bin."""
-        self._count(number, 0.0)
+    def pass_bin(self, number: int, num: int = 1) -> None:
+        """Count silences that have lasted until the end of a bin."""
+        self._count(number, num, 0.0)
 
     def end_in(self, number: int, *, is_useful: bool) -> None:
         """Count a silence that ended in a bin. It `is_useful` if the program came back with its prefix."""
-        self._count(number, float(is_useful))
+        self._count(number, 1, float(is_useful))
 
     def chance(self, silent_s: float, within_s: float) -> float:
         """Return the chance that a program that has been silent for `silent_s` seconds comes back with its
@@ -108,12 +108,12 @@ class Silences:
         logs = (math.log(1.0 - (returned + self._prior) / (passed + 1.0)) for returned, passed in counts)
         return [0.0, *accumulate(logs)]
 
-    def _count(self, number: int, returned: float) -> None:
-        self._num_changes += 1
-        self._num_counted = min(self._num_counted + 1, _MOST_CHANGES)
-        self._passed[number] += 1.0
+    def _count(self, number: int, num: int, returned: float) -> None:
+        self._num_changes += num
+        self._num_counted = min(self._num_counted + num, _MOST_CHANGES)
+        self._passed[number] += num
         self._returned[number] += returned
-        if self._passed[number] > _MOST_COUNTED:
+        while self._passed[number] > _MOST_COUNTED:
             self._passed = [0.5 * count for count in self._passed]
             self._returned = [0.5 * count for count in self._returned]
 

@@ -17,8 +17,10 @@ from stretto.model.sorted_queue import SortedQueue
 _MOST_OUTSIDE = 10_000
 _MOST_OF_PROGRAM, _MOST_INSIDE = 256, 4096
 """Silent contexts of a program, and those that have room, for each instance."""
-_MOST_PASSED = 500
+_MOST_PASSED = 2000
 """Bins of contexts without room that are counted at once: after an idle time there may be many."""
+_LATE_S = 0.05
+"""Seconds by which they may be counted late, so that many are counted together."""
 _LONG_AGO = 2.0
 """Memories that an instance has computed since a context was used, from which on its prefix is gone for sure.
 """
@@ -114,7 +116,8 @@ class SilentContexts:
         """Count the silences without room that have lasted until the end of a bin by now, or some of them."""
         num_left, passes_s = _MOST_PASSED, math.inf
         for number, contexts in enumerate(self._by_bin[:-1]):
-            length_s = end_s(number)
+            length_s, later = end_s(number), self._by_bin[number + 1]
+            passed: dict[Silences, int] = {}
             while contexts:
                 context = next(iter(contexts))
                 if num_left == 0 or context.last_s + length_s > now_s:
@@ -122,10 +125,12 @@ class SilentContexts:
                     break
                 num_left -= 1
                 del contexts[context]
-                context.silences.pass_bin(number)
                 context.bin = number + 1
-                self._by_bin[number + 1][context] = None
-        self._passes_s = passes_s
+                later[context] = None
+                passed[context.silences] = passed.get(context.silences, 0) + 1
+            for silences, num in passed.items():
+                silences.pass_bin(number, num)
+        self._passes_s = max(passes_s, now_s + _LATE_S)
 
     def remember(self, context: Context) -> Context | None:
         """Remember a silent context without room; return another one that is to be forgotten, if there is
