@@ -77,8 +77,8 @@ class KnownAnchors:
         bits = min(_TOP_BITS, max(16, (4 * most).bit_length()))
         self._shift = 64 - bits
         self.shift = np.uint64(self._shift)
-        self._counts = bytearray(1 << bits)
-        self.table: NDArray[np.uint8] = np.frombuffer(self._counts, np.uint8)
+        self.table: NDArray[np.uint8] = np.zeros(1 << bits, np.uint8)
+        self._counts = memoryview(self.table)  # type: ignore[arg-type]
 
     def add(self, anchor: Anchor) -> None:
         """Count an anchor as known once more."""
@@ -235,7 +235,8 @@ def _keys(words: _Words, first: _Words, places: _Places, salt: np.uint64) -> lis
 
 def _anchor(span: bytes, salt: int) -> Anchor:
     """Return the anchor of 24 bytes, as `_keys` does: for a few of them this is faster."""
-    one, two, three = _SPAN_WORDS(span)
+    words: tuple[int, int, int] = _SPAN_WORDS(span)
+    one, two, three = words
     first = one * _FACTORS[0] & _ALL
     key = first + two * _FACTORS[1] + three * _FACTORS[2] & _ALL
     key = (key ^ (key >> 29) ^ salt) * _MIX & _ALL
