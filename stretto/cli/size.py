@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from stretto.cli import options
+from stretto.cli import options, parsing
 
 
 def size(
     file: Annotated[
         Path,
         typer.Argument(
-            help="What `stretto route --record` wrote, a trace of agents, or a .csv file of Azure's.",
+            help="What `stretto route --record` or `ask --record` wrote, a trace of agents, or Azure's .csv.",
             metavar="FILE",
         ),
     ],
@@ -79,6 +79,10 @@ def size(
     what_if: Annotated[
         bool, typer.Option("--what-if/--no-what-if", help="Tell what changes of the fleet would do.")
     ] = True,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Write load against latency as a page, with the knees.", metavar="FILE"),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Tell how many GPUs recorded traffic needs, and what the cheapest fleet is.
@@ -86,6 +90,8 @@ def size(
     The traffic is simulated on GPU servers in virtual time, with the schedulers of production, at higher and
     lower loads until the largest one within the objectives is found. Ctrl-C shows what is known so far.
     """
+    if html is not None:
+        parsing.checked_target("--html", html)
     from stretto.cli.size_table import print_answer, searched
     from stretto.sizing.asked import parse_load, parse_servers, read_prices
     from stretto.sizing.objectives import parse_objectives
@@ -109,3 +115,7 @@ def size(
         print(json.dumps(as_data(study, answer, servers, is_whole=is_whole), indent=2))
     else:
         print_answer(study, answer, servers)
+    if html is not None:
+        from stretto.sizing.page import answer_page
+
+        parsing.write("--html", html, answer_page(study, answer, servers))

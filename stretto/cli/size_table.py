@@ -59,6 +59,9 @@ def print_answer(study: Study, answer: Answer, servers: Sequence[Server]) -> Non
         console.print()
         console.print(_changes_table(changed, answer))
     console.print()
+    for one in (*answer.alone, *([answer.best] if answer.best is not None else [])):
+        if (known := len(one.capacity.levels)) < one.num_draws:
+            console.print(f"{one.fleet.name}: {known} of {one.num_draws} draws", highlight=False)
     for line in notes(study, servers):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -77,9 +80,7 @@ def _servers_table(study: Study, answer: Answer) -> Table:
         )
         price = [] if one.price is None else [f"{one.price / amount:.3g}" if amount else ""]
         label = one.fleet.servers[0][0].label
-        known = len(one.capacity.levels)
-        more = "" if known == one.num_draws else f" ({known} of {one.num_draws} draws)"
-        table.add_row(label, shown_amount(amount), spread(one.capacity) + more, *broken, *price)
+        table.add_row(label, shown_amount(amount), spread(one.capacity), *broken, *price)
     return table
 
 

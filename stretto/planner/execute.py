@@ -25,6 +25,7 @@ from stretto.planner.problem import Problem
 from stretto.planner.replica_arrivals import Replica, run_replica, run_together
 from stretto.planner.replica_run import ReplicaLoad, ReplicaRun
 from stretto.planner.stage_sequence import PresentStage, StageSequence
+from stretto.planner.stage_units import stage_units
 from stretto.planner.starts import Starts
 from stretto.planner.workload import DrawnCalls
 
@@ -170,7 +171,7 @@ class _Executor:
         dealt = self._dealt(stage)
         ready_s: dict[str, Floats] = {}
         going_on: set[str] = set()
-        for unit in _units(stage, self.problem):
+        for unit in stage_units(stage, self.problem):
             models = dict.fromkeys(stage.replicas[at].model for at in unit)
             if not going_on.isdisjoint(models):
                 continue
@@ -348,45 +349,6 @@ class _Executor:
             ready_s = min(one.ready_s, end_s)
             busy_s, waits_s = one.run.busy_until(end_s), one.run.waits_s(ready_s, end_s)
             self.spans.append(ReplicaSpan(one.replica, one.start_s, ready_s, end_s, busy_s, waits_s))
-
-
-def _units(stage: PresentStage, problem: Problem) -> Iterator[list[int]]:
-    """Yield the replicas of a stage by their numbers, in the order in which they can be simulated: those
-    whose calls wait for each other's answers together, any other one by itself.
-    """
-    nodes = [name for names in stage.nodes.values() for name in names]
-    sources = problem.app.sources(nodes)
-    units: dict[object, list[int]] = {}
-    for at, one in enumerate(stage.replicas):
-        mine = sources[one.model]
-        feeds = (source for name in stage.nodes[one.model] for source in problem.workload.feeds[name])
-        is_linked = any(sources[other] == mine for other in mine - {one.model}) or any(
-            source in stage.nodes[one.model] for source in feeds
-        )
-        units.setdefault(mine if is_linked else at, []).append(at)
-    left = list(units.values())
-    while left:
-        unit = next(unit for unit in left if _can_begin(unit, left, stage.replicas, sources))
-        left.remove(unit)
-        yield unit
-
-
-def _can_begin(
-    unit: Sequence[int],
-    left: Sequence[Sequence[int]],
-    replicas: Sequence[PlannedReplica],
-    sources: Mapping[str, frozenset[str]],
-) -> bool:
-    """Return whether a unit waits neither for devices nor for answers of those that are left."""
-    for at in unit:
-        one, mine = replicas[at], sources[replicas[at].model]
-        for number in (number for other in left if other is not unit for number in other):
-            other_one = replicas[number]
-            if number < at and not set(one.devices).isdisjoint(other_one.devices):
-                return False
-            if other_one.model in mine and sources[other_one.model] != mine:
-                return False
-    return True
 
 
 def _hold(free_s: list[float], runs: Iterable[_Running]) -> None:

@@ -27,6 +27,7 @@ NOMINAL_TOKEN_S = 0.02
 _BLOCK_TOKENS, _MOST_BLOCK_TOKENS = 16, 128
 _BLOCKS = 64
 """Number of blocks of a mean prompt up to which the simulation is fast."""
+_MOST_DISTANCE = 1 << 20
 _PLACEHOLDER = SizedPrompt(1)
 
 
@@ -169,9 +170,9 @@ def traffic_of(trace: AgentTrace, scale: float = 1.0, most_pause_s: float = floa
     for request in trace.requests:
         by_job[trace.jobs[request.id]].append(request)
     blocks = _blocks(trace)
-    num_common = _num_common(by_job, blocks)
+    common = _common_blocks(by_job, blocks)
     jobs = tuple(
-        _recorded(trace.path, requests, blocks, num_common.get(name, {}), scale, most_pause_s)
+        _recorded(trace.path, requests, blocks, common.get(name, {}), scale, most_pause_s)
         for name, requests in by_job.items()
     )
     roots = [[one.arrival_s for one in requests if not one.after] for requests in by_job.values()]
@@ -190,11 +191,13 @@ def _blocks(trace: AgentTrace) -> Mapping[str, tuple[Sequence[Hashable], int, in
     return {request.id: (one.blocks, one.block_tokens, one.num_tokens) for request, one in known}
 
 
-def _num_common(
+def _common_blocks(
     by_job: Mapping[str, Iterable[AgentRequest]],
     blocks: Mapping[str, tuple[Sequence[Hashable], int, int]],
-) -> Mapping[str, Mapping[str, int]]:
-    """Return how many leading blocks of each prompt a prompt of another job has too, by job and request."""
+) -> Mapping[str, Mapping[str, tuple[int, ...]]]:
+    """Return the leading blocks of each prompt that a prompt of another job has too, as numbers that are
+    equal for equal beginnings, by job and request.
+    """
     firsts: dict[Hashable, set[str]] = defaultdict(set)
     for job, requests in by_job.items():
         for request in requests:
@@ -217,7 +220,7 @@ def _num_common(
             paths.setdefault(job, {})[request.id] = path
     return {
         job: {
-            name: sum(1 for _ in takewhile(lambda node: owners[node][1] is None, path))
+            name: tuple(owners[node][0] for node in takewhile(lambda node: owners[node][1] is None, path))
             for name, path in of_job.items()
         }
         for job, of_job in paths.items()
@@ -228,12 +231,13 @@ def _recorded(
     path: Path,
     requests: Sequence[AgentRequest],
     blocks: Mapping[str, tuple[Sequence[Hashable], int, int]],
-    num_common: Mapping[str, int],
+    common: Mapping[str, tuple[int, ...]],
     scale: float,
     most_pause_s: float,
 ) -> RecordedJob:
     start_s = min(one.arrival_s for one in requests if not one.after)
     numbers: dict[Hashable, int] = {}
+    least = _least_id(requests, blocks, common)
     own, calls = [], {}
     for one in requests:
         after = tuple(replace(a, delay_s=min(a.delay_s / scale, most_pause_s)) for a in one.after)
@@ -242,8 +246,8 @@ def _recorded(
         found, size, num_prompt = blocks[one.id]
         num_output = UNKNOWN_OUTPUT_TOKENS if one.output_tokens is None else one.output_tokens / scale
         calls[one.id] = Call(
-            tuple(hash(block) for block in found[: num_common.get(one.id, 0)]) if num_common else (),
-            _runs(found, num_common.get(one.id, 0), numbers),
+            common.get(one.id, ()),
+            _runs(found, len(common.get(one.id, ())), numbers, least),
             max(1, round(size / scale)),
             max(1, round(num_prompt / scale)),
             max(1, round(num_output)),
@@ -254,12 +258,30 @@ def _recorded(
     return RecordedJob(own_trace, calls, ends_s, pauses_s)
 
 
+def _least_id(
+    requests: Iterable[AgentRequest],
+    blocks: Mapping[str, tuple[Sequence[Hashable], int, int]],
+    common: Mapping[str, Sequence[int]],
+) -> int | None:
+    """Return the smallest id of a job's blocks if their distance from it may be their number, else None."""
+    runs: list[tuple[int, int]] = []
+    for one in requests:
+        found = blocks[one.id][0]
+        if not isinstance(found, BlockRuns) or common.get(one.id):
+            return None
+        runs += found.runs
+    least = min((first for first, _ in runs), default=0)
+    most = max((first + count for first, count in runs), default=0)
+    return least if most - least <= _MOST_DISTANCE else None
+
+
 def _runs(
-    blocks: Sequence[Hashable], num_common: int, numbers: dict[Hashable, int]
+    blocks: Sequence[Hashable], num_common: int, numbers: dict[Hashable, int], least: int | None
 ) -> tuple[tuple[int, int], ...]:
-    """Return blocks as runs of their numbers within the job, which `numbers` keeps."""
-    if isinstance(blocks, BlockRuns) and not num_common:
-        least = numbers.setdefault("least", blocks.least)
+    """Return blocks as runs of their numbers within the job, which `numbers` keeps, unless they are the
+    distances of ids from `least`.
+    """
+    if isinstance(blocks, BlockRuns) and least is not None:
         return tuple((first - least, count) for first, count in blocks.runs)
     runs: list[tuple[int, int]] = []
     for block in blocks[num_common:]:
@@ -322,4 +344,4 @@ def _own_texts(block_tokens: int) -> _OwnTexts:
 
 @lru_cache(maxsize=4096)
 def _common_text(block: int, block_tokens: int) -> str:
-    return f"c{block & 0xFFFFFFFFFFFFFFF:015x}".ljust(4 * block_tokens, "x")[: 4 * block_tokens]
+    return f"c{block:015x}".ljust(4 * block_tokens, "x")[: 4 * block_tokens]

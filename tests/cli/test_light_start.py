@@ -35,7 +35,7 @@ HEAVY = {
     "psycopg",
     "triton",
 }
-MAX_OWN_MODULES = 40
+MAX_OWN_MODULES = 45
 """Modules of this package that help may import; engines and schedulers are some hundreds."""
 _REPORTING = """
 import atexit, json, pathlib, sys

@@ -18,15 +18,10 @@ from stretto.service.batches.actions import (
     StartLine,
     WithdrawLine,
 )
-from stretto.service.batches.open_batches import (
-    MAX_ENDING,
-    MAX_OPEN,
-    MAX_STARTED_BYTES,
-    MAX_WAITING,
-    OpenBatches,
-)
+from stretto.service.batches.open_batches import MAX_ENDING, MAX_OPEN, OpenBatches
 from stretto.service.batches.pace import BatchPace
 from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, SpentTokens
+from stretto.service.batches.started_lines import MAX_STARTED_BYTES, MAX_WAITING
 
 SPENT = SpentTokens(3, 1, 2)
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from stretto.costs.shape import StepShape
+from stretto.costs.step import LLMStepCost
 from stretto.model.errors import ConfigError, UserError
 from stretto.sim.synthetic_output import made_up_token_ids
 from stretto.sizing.answer import Answer, answers
 from stretto.sizing.asked import parse_servers
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
+from stretto.sizing.page import answer_page
 from stretto.sizing.report import as_data, check_possible, sentence
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
@@ -157,6 +160,31 @@ def test_changes_of_a_fleet_say_what_cannot_be_known() -> None:
     (unknown,) = (one for one in alone if one.fleet is None)
     assert unknown.name == "KV offload to host memory"
     assert "no host memory for KV" in unknown.reason
+
+
+def test_light_weights_are_read_in_half_of_the_time_and_leave_room_for_kv() -> None:
+    (light,) = (
+        one.fleet.servers[0][0]
+        for one in variants_of(Fleet(((SERVER, 1),)))
+        if one.fleet is not None and one.name == "weights in 8 bits"
+    )
+    assert isinstance(SERVER.cost, LLMStepCost)
+    shape = StepShape(num_decodes=32, context_tokens=32_000, max_context_tokens=1000)
+    saved_s = SERVER.cost.step_s(shape) - light.cost.step_s(shape)
+    assert saved_s == pytest.approx(SERVER.cost.terms(shape).weights / 2)
+    assert light.cost.steps_s(shape, 3) == pytest.approx(3 * light.cost.step_s(shape), rel=0.01)
+    more = (light.kv_tokens - SERVER.kv_tokens) * SERVER.model.kv_bytes_per_token
+    assert more == pytest.approx(SERVER.model.weight_bytes / 2, rel=0.001)
+
+
+def test_the_page_has_a_curve_with_its_knee_for_each_objective(traffic: Traffic) -> None:
+    study = Study(traffic, parse_objectives("p90 per_token 25ms"), "sessions", draws=1, num_samples=40)
+    answer = last(study, [SERVER], None, None, with_variants=False)
+    page = answer_page(study, answer, [SERVER])
+    assert page.count("<svg") == page.count("<polyline") == page.count('class="knee"') == 1
+    assert page.count("<circle") == len(study.outcomes)
+    assert sentence(answer) in page
+    assert "estimate" not in page  # this model was measured on this GPU
 
 
 def test_the_answer_so_far_is_there_at_any_time(traffic: Traffic) -> None:

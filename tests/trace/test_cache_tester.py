@@ -63,4 +63,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, changed: dict[str, object]
 
 def test_runs_are_a_sequence_of_ids() -> None:
     runs = BlockRuns(((3, 2), (1, 1)))
-    assert (list(runs), len(runs), runs[1], runs.least, bool(BlockRuns(()))) == ([3, 4, 1], 3, 4, 1, False)
+    assert (list(runs), len(runs), runs[1], bool(BlockRuns(()))) == ([3, 4, 1], 3, 4, False)
+    assert list(runs.first(2)) == [3, 4]
+    assert list(runs.first(9)) == [3, 4, 1]

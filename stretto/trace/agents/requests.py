@@ -65,11 +65,6 @@ class BlockRuns(Sequence[int]):
             left -= kept[-1][1]
         return BlockRuns(tuple(kept))
 
-    @property
-    def least(self) -> int:
-        """The smallest id; 0 if there is none."""
-        return min((first for first, _ in self.runs), default=0)
-
     def __len__(self) -> int:
         return self._length
 
