@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.common.arrivals import bursts, poisson, zipf
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import ConfigError
 from stretto.sched.messages import Submit
 from stretto.sim.synthetic_output import filler

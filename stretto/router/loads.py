@@ -8,7 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.placement import (
     Choice,

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kept_free import KeptFree, Rooms
 from stretto.cluster.offline_room import SHARE, OfflineRoom
 from stretto.cluster.placement import Choice, PlacementRequest
