@@ -40,6 +40,8 @@ _LAST = re.compile(
 _PAGE_KINDS = b"text/html", b"application/xhtml"
 _PAGE = re.compile(rb"<(?:!doctype html|html)", re.IGNORECASE)
 _DATA = re.compile(rb"^data: ?(.*)", re.MULTILINE)
+_NOTHING = b"", b"null", b"[DONE]"
+"""First events of streams that bring no answer."""
 _MAX_REPORT_BYTES = 10_000
 """Bytes of an answer that may be nothing but the report of a failure."""
 _UNKNOWN = WorkerUsage()
@@ -116,7 +118,8 @@ def failed_start(events: bytes) -> str:
     """Return why the first events of a stream begin no answer; "" if they do, or are comments."""
     if (first := _DATA.search(events)) is None:
         return ""
-    return reported_failure(first[1]) if first[1][:1] == b"{" else "its stream brings no answer"
+    data = first[1].rstrip()
+    return "its stream brings no answer" if data in _NOTHING else reported_failure(data)
 
 
 def ends_stream(events: bytes) -> bool:

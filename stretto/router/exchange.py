@@ -43,7 +43,7 @@ from stretto.router.router_state import RouterState
 from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.request_trace import RequestTrace, read_traceparent
-from stretto.wire.errors import ApiError, is_passing, read_retry_after
+from stretto.wire.errors import REDIRECTIONS, ApiError, is_passing, read_retry_after
 
 _MAX_WHOLE_BYTES = 1_000_000
 _AFTER_LAST_S = 1.0
@@ -223,8 +223,10 @@ class RoutedExchange:
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """Answer with the last worker's failure if there is one, or with an error of the router.
 
-        An answer that has begun is cut.
+        A redirection is never passed on: it leads away from the router. An answer that has begun is cut.
         """
+        if status in REDIRECTIONS:
+            status, self._failure = 502, None
         if self._is_streamed:
             self.cut(message)
             return
@@ -387,7 +389,7 @@ class RoutedExchange:
         if self._is_streamed:
             rest = b"" if self._events is None else self._events.rest()
             if self._is_cut(answer, rest):
-                self.on_failed(EngineUnavailable("it closed the connection while it answered"), was_sent=True)
+                self.on_failed(EngineUnavailable("its stream ended before its last event"), was_sent=True)
                 return
             if rest:
                 self._pass_on(rest)
@@ -597,7 +599,7 @@ class RoutedExchange:
         retry_after_s = _retry_after_s(answer)
         self._act(
             self._router_state.refused(
-                self.ticket, status or answer.status, monotonic(), retry_after_s=retry_after_s
+                self.ticket, status or answer.status, monotonic(), reason, retry_after_s=retry_after_s
             )
         )
 

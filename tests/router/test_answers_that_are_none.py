@@ -157,7 +157,19 @@ def test_without_another_worker_it_is_an_error(raw: bytes, stream: bool) -> None
             answer = await at.ask(stream=stream)
             error = json.loads(answer.text.removeprefix("data: "))["error"]
             assert (answer.status_code, error["code"]) == (200 if stream else 502, 502)
+            assert "502" not in error["message"], "the worker has not said so"
             at.router_state.check_invariants()
+
+    run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_client_is_sent_where_a_worker_redirects_to(stream: bool) -> None:
+    async def main() -> None:
+        async with routing("301", "307", placement="round_robin") as at:
+            answer = await at.ask(stream=stream)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (502, 502)
+            assert "location" not in answer.headers
 
     run(main())
 
