@@ -12,18 +12,17 @@ from dataclasses import dataclass, field
 from random import Random
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.offline_room import OfflineRoom
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.known_costs import llm_device, llm_model
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import Engine
-from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, LLMTask
 from stretto.model.values import Segment
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Stop, Ticket, WorkerUsage
+from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.router_state import RouterState
 from stretto.sched.messages import Event, LLMReport
 from stretto.sched.observer import StepsDone
@@ -79,7 +78,13 @@ class Found:
     seconds: list[float] = field(default_factory=list)
     num_lines: int = 0
     num_withdrawn: int = 0
+    num_tokens: int = 0
     length_s: float = 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of people's prompts, without what was cached, and answers in a second."""
+        return self.num_tokens / self.length_s
 
     @property
     def lines_per_s(self) -> float:
@@ -132,15 +137,15 @@ class _Surroundings:
 
 
 class Run:
-    """One run. `room` returns the room for lines at a server."""
+    """One run. `rules` say how many lines run at servers."""
 
-    def __init__(self, load: Load, seed: int, room: Callable[[Profile], OfflineRoom] = OfflineRoom) -> None:
+    def __init__(self, load: Load, seed: int, rules: OfflineRules = USUAL_RULES) -> None:
         self.found = Found(length_s=load.end_s - load.warm_s)
         self._load = load
         self._time = VirtualTime()
         self._draw = [Random(f"{seed}/{person}") for person in range(load.people)]
         config = RouterConfig(placement=load.placement, max_waiting=10**6, max_wait_s=1e6)
-        self.router = RouterState(config, PLACEMENTS[load.placement](), new_room=room)
+        self.router = RouterState(config, PLACEMENTS[load.placement](), offline=rules)
         model = _simulated_model(load)
         self._servers: dict[int, LLMInstance] = {}
         for number in range(load.servers):
@@ -220,6 +225,8 @@ class Run:
             return
         if is_counted:
             self.found.seconds.append(now_s - asked.arrived_s)
+            new_tokens = usage.num_prompt_tokens - usage.num_cached_tokens
+            self.found.num_tokens += new_tokens + usage.num_output_tokens
         self._histories[person] += filler(f"a{person}.{self._turns[person]}", asked.num_output)
         pause_s = self._draw[person].expovariate(1 / load.pause_s) if load.pause_s else 0.002
         self._time.at(now_s + pause_s, lambda: self._ask(person))

@@ -17,7 +17,7 @@ from stretto.costs.learned_steps import LearnedSteps
 
 _FEWER = 0.7
 """Part of the share up to which they go to fewer instances than they do."""
-_MEAN_S = 10.0
+_MEAN_S = 20.0
 """Seconds over which numbers of requests and of prefills are averaged."""
 _MOST_FILLED = 0.7
 """Part of the places, and of the tokens, of an instance up to which others fill it."""
@@ -41,7 +41,8 @@ class KeptFree:
     def __init__(self) -> None:
         self._num_running = self._running_tokens = 0
         self._mean_running = self._prefills_per_s = self._mean_tokens = 0.0
-        self._last_s = 0.0
+        self._seen = 0.0  # part of a mean's weight that is of seconds in which there were any
+        self._last_s: float | None = None
         self._num_used = 1
         self.longer = 0.0
 
@@ -73,13 +74,15 @@ class KeptFree:
         """Return the part by which requests are longer at some instances than at all; infinite if these have
         no room.
         """
+        seen = max(1e-9, self._seen)
+        running, prefills = self._mean_running / seen, self._prefills_per_s / seen
         slots, tokens = _MOST_FILLED * rooms.num_slots, _MOST_FILLED * rooms.capacity_tokens
-        if self._mean_running > num_used * slots or self._mean_tokens > num_used * tokens:
+        if running > num_used * slots or self._mean_tokens / seen > num_used * tokens:
             return math.inf
 
         def seconds(num: int) -> float:
-            neighbours = max(0.0, self._mean_running / num - 1.0)
-            free = 1.0 - self._prefills_per_s / num
+            neighbours = max(0.0, running / num - 1.0)
+            free = 1.0 - prefills / num
             step_s = steps.per_output_s + steps.per_neighbour_s * neighbours
             return step_s / free if free > 0.0 else math.inf
 
@@ -87,8 +90,10 @@ class KeptFree:
         return seconds(num_used) / alone_s - 1.0 if alone_s < math.inf else math.inf
 
     def _advance(self, now_s: float) -> None:
-        weight = 1.0 - math.exp(-max(0.0, now_s - self._last_s) / _MEAN_S)
+        passed_s = 0.0 if self._last_s is None else max(0.0, now_s - self._last_s)
+        weight = 1.0 - math.exp(-passed_s / _MEAN_S)
+        self._seen += weight * (1.0 - self._seen)
         self._mean_running += weight * (self._num_running - self._mean_running)
         self._mean_tokens += weight * (self._running_tokens - self._mean_tokens)
         self._prefills_per_s *= 1.0 - weight
-        self._last_s = max(self._last_s, now_s)
+        self._last_s = now_s if self._last_s is None else max(self._last_s, now_s)

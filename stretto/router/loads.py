@@ -4,13 +4,13 @@ request's start, first byte and end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.loading import loading_shares
-from stretto.cluster.offline_room import OfflineRoom
 from stretto.cluster.placement import (
     Choice,
     Dispatched,
@@ -22,10 +22,9 @@ from stretto.cluster.placement import (
     PlacementRequest,
 )
 from stretto.cluster.prompt_keys import BYTES
-from stretto.model.profile import Profile
 from stretto.router.hit_correction import HitCorrection
 from stretto.router.messages import Ticket, WorkerId, WorkerUsage
-from stretto.router.offline_at_workers import OfflineAtWorkers, is_offline_request
+from stretto.router.offline_at_workers import USUAL_RULES, OfflineAtWorkers, OfflineRules, is_offline_request
 from stretto.router.workers import Worker
 
 _NO_LIMIT = 2**22
@@ -70,13 +69,11 @@ class WorkerLoads:
     is told.
     """
 
-    def __init__(
-        self, placement: Placement, new_room: Callable[[Profile], OfflineRoom] = OfflineRoom
-    ) -> None:
+    def __init__(self, placement: Placement, offline: OfflineRules = USUAL_RULES) -> None:
         self._placement = placement
         self._is_early = placement.binds != "late"
         self._table = InstanceTable(placement.load, with_full=self._is_early)
-        self.offline = OfflineAtWorkers(self._table, new_room)
+        self.offline = OfflineAtWorkers(self._table, offline)
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, RunningAtWorker] = {}
         self._typical_output: dict[str, float] = {"": float(_FIRST_OUTPUT)}
@@ -102,7 +99,7 @@ class WorkerLoads:
         """
         view, capacity = self._table.get(worker.id), worker.kv_tokens or _NO_LIMIT
         if view is None or view.capacity_tokens != capacity:
-            self.leave(worker.id)
+            self._leave_table(worker.id)
             space = BYTES.name if self.uses_keys else ""
             loading = loading_shares(worker.config.profile)
             self._placement.observe(Joined(worker.id, space, worker.kv_tokens, loading))
@@ -116,11 +113,14 @@ class WorkerLoads:
 
     def leave(self, worker: WorkerId) -> None:
         """Let the policy choose a worker no more; what runs there goes on."""
+        self._leave_table(worker)
+        self.offline.leave(worker)
+
+    def _leave_table(self, worker: WorkerId) -> None:
         self._telling -= {(worker, True), (worker, False)}
         if self._table.get(worker) is not None:
             self._placement.observe(Left(worker))
             self._table.leave(worker)
-            self.offline.leave(worker)
 
     def forget(self, worker: Worker) -> None:
         """Forget what a worker was believed to hold in its cache, because that is empty."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kept_free import KeptFree, Rooms
 from stretto.cluster.offline_room import SHARE, OfflineRoom
 from stretto.cluster.placement import Choice, PlacementRequest
@@ -18,20 +20,30 @@ from stretto.router.messages import Ticket, WorkerId
 _REASON = "most room for offline work"
 
 
-class OfflineAtWorkers:
-    """The rooms for offline requests at the workers of a table.
+@dataclass(frozen=True, slots=True)
+class OfflineRules:
+    """What decides how much offline work runs at workers.
 
-    Args:
+    Attributes:
         new_room: returns the room of a worker with a profile.
+        kept_free: returns what says how many workers others use.
     """
 
-    def __init__(
-        self, table: InstanceTable, new_room: Callable[[Profile], OfflineRoom] = OfflineRoom
-    ) -> None:
+    new_room: Callable[[Profile], OfflineRoom] = OfflineRoom
+    kept_free: Callable[[], KeptFree] = KeptFree
+
+
+USUAL_RULES = OfflineRules()
+
+
+class OfflineAtWorkers:
+    """The rooms for offline requests at the workers of a table."""
+
+    def __init__(self, table: InstanceTable, rules: OfflineRules) -> None:
         self._table = table
-        self._new_room = new_room
+        self._new_room = rules.new_room
         self._rooms: dict[WorkerId, OfflineRoom] = {}
-        self._kept_free = KeptFree()
+        self._kept_free = rules.kept_free()
 
     def join(self, view: InstanceView) -> None:
         """Add a worker."""

@@ -7,15 +7,14 @@ client change together here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 
-from stretto.cluster.offline_room import OfflineRoom
 from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.deployment import Engine
-from stretto.model.profile import UNKNOWN_LLM, Profile
+from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.config import RouterConfig
@@ -24,7 +23,7 @@ from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
 from stretto.router.loads import WorkerLoads
 from stretto.router.messages import Refuse, RouterAction, Send, TakeHedge, Ticket, WorkerId, WorkerUsage
-from stretto.router.offline_at_workers import is_offline_request
+from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offline_request
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
@@ -57,6 +56,7 @@ class OpenRequests:
         waiting_tokens: tokens of the requests that wait for their turn.
         turn_rate: rate at which such requests have had their turn.
         rest_ends_s: time at which the first rest of a worker ends that a request waits for.
+        num_offline_waiting: number of offline requests that wait.
         offline_due_s: time at which an offline request that waits may begin, if nothing else happens.
         yields_s: seconds for which a request gives way to those of a better class.
     """
@@ -67,12 +67,12 @@ class OpenRequests:
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
-        new_room: Callable[[Profile], OfflineRoom] = OfflineRoom,
+        offline: OfflineRules = USUAL_RULES,
     ) -> None:
         self.config = config
         self.placement = placement
         self.workers = Workers(config.max_failures)
-        self.loads = WorkerLoads(placement, new_room)
+        self.loads = WorkerLoads(placement, offline)
         self.eligible = Eligible(self.workers)
         self.homes = Homes(self.workers, config.max_stored_ids)
         self.hedges = Hedges(config.hedge_share)
@@ -89,6 +89,7 @@ class OpenRequests:
         self.waiting_tokens = 0
         self.rest_ends_s = math.inf
         self.offline_due_s = math.inf
+        self.num_offline_waiting = 0
         self.tickets = count()
 
     def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
@@ -120,7 +121,7 @@ class OpenRequests:
     @property
     def has_offline(self) -> bool:
         """Whether offline requests wait or run."""
-        return self.offline_due_s < math.inf or self.loads.offline.num_running > 0
+        return self.num_offline_waiting > 0 or self.loads.offline.num_running > 0
 
     def take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
         """Send a request to the worker that was chosen for it, or let it wait there."""
@@ -142,6 +143,7 @@ class OpenRequests:
         client.why = client.why or TURN
         entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.placed.expected_output)
         self.waiting_tokens += client.placed.all_tokens
+        self.num_offline_waiting += is_offline_request(client.placed)
         client.has_waited = True
         self.note_waiting(ticket)
         num_tokens = max(1, client.placed.num_tokens)
@@ -203,6 +205,7 @@ class OpenRequests:
         """Take a request out of its queue; `is_its_turn` is whether it is sent now."""
         client = self.clients[ticket]
         self.waiting_tokens -= client.placed.all_tokens
+        self.num_offline_waiting -= is_offline_request(client.placed)
         if is_its_turn:
             self.waiting.take(ticket)
         else:
@@ -220,7 +223,8 @@ class OpenRequests:
 
     def note_offline(self, now_s: float) -> None:
         """Note when an offline request that waits may begin."""
-        self.offline_due_s = self.loads.offline.next_s(now_s) if self.waiting else math.inf
+        has_some = self.num_offline_waiting > 0
+        self.offline_due_s = self.loads.offline.next_s(now_s) if has_some else math.inf
 
     def refresh(self, worker: Worker) -> None:
         """Bring loads and room in step with the state of a worker."""

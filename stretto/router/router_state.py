@@ -43,18 +43,16 @@ come. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.loading import loading_shares
-from stretto.cluster.offline_room import OfflineRoom
 from stretto.cluster.placement import Placement, PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.errors import ConfigError
-from stretto.model.profile import Profile
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.homes import unknown
@@ -70,6 +68,7 @@ from stretto.router.messages import (
     WorkerId,
     WorkerUsage,
 )
+from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.open_requests import TURN, UNKNOWN, OpenRequests
 from stretto.router.routed_client import Client
 from stretto.router.turns import PAUSE, Turns
@@ -89,7 +88,7 @@ class RouterState:
         placement: policy that chooses the worker of a request.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
         learned: what programs of earlier runs have asked for; None for nothing. It learns on here.
-        new_room: returns the room for offline requests at a worker with a profile.
+        offline: what decides how much offline work runs at workers.
     """
 
     def __init__(
@@ -98,12 +97,12 @@ class RouterState:
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
-        new_room: Callable[[Profile], OfflineRoom] = OfflineRoom,
+        offline: OfflineRules = USUAL_RULES,
     ) -> None:
         self._config = config
         self._caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
-        self._open = requests = OpenRequests(config, placement, tenant_weights, learned, new_room)
+        self._open = requests = OpenRequests(config, placement, tenant_weights, learned, offline)
         self._turns = Turns(requests)
         self._workers, self._eligible, self._homes = requests.workers, requests.eligible, requests.homes
         self._loads, self._room, self._waiting = requests.loads, requests.room, requests.waiting
@@ -646,6 +645,8 @@ class RouterState:
         assert sorted(self._open.limit) == [one for one in plain if self._clients[one].running is None]
         assert self._open.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())
+        num_offline = sum(self._clients[one].placed.purpose.preference == "offline" for one in waiting)
+        assert self._open.num_offline_waiting == num_offline
 
     def _note_wait(self, client: Client, now_s: float) -> None:
         """Learn how long a request has waited for its first byte."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from router.test_router_state import REQUEST, arrive, router_state_of, sends
+from router.test_router_state import MODELS, REQUEST, arrive, router_state_of, sends
 
 from stretto.router.messages import Refuse, RouterAction, Stop, WorkerUsage
 from stretto.router.router_state import RouterState
@@ -76,3 +76,35 @@ def test_a_line_that_was_withdrawn_is_answered(num_lines: int) -> None:
         state.expire(now_s)
         state.check_invariants()
     assert state.num_clients == 0
+
+
+def test_lines_are_counted_on_when_a_worker_tells_another_size_of_its_memory() -> None:
+    state = router_state_of(1)
+    lines = [arrive(state, 0.0, LINE)[0] for _ in range(10)]
+    expire_until(state, 2.0)
+    state.check_passed(0, MODELS, 50_000, 3.0)
+    state.check_invariants()
+    for line in lines:
+        state.answered(line, 200, USAGE, 4.0)
+        state.check_invariants()
+    assert state.num_running(0) == 0
+
+
+def test_people_make_room_for_lines_that_cannot_begin_anywhere() -> None:
+    state = router_state_of(2)
+    for _ in range(2):
+        arrive(state, 0.0, PERSON)
+    assert [state.num_running(worker.id) for worker in state.workers()] == [1, 1]
+    for room in state._open.loads.offline._rooms.values():
+        room.share = 0.0  # nothing is left beside others
+    arrive(state, 1.0, LINE)
+    now_s, at = 2.0, set[int]()
+    for _ in range(40):
+        for ticket, client in list(state._clients.items()):
+            if client.running is not None and client.request.objective != "offline":
+                state.answered(ticket, 200, USAGE, now_s)
+                ((_, worker),) = sends(arrive(state, now_s + 0.1, PERSON)[1])
+                if now_s > 20.0:
+                    at.add(worker)
+        now_s += 1.0
+    assert len(at) == 1

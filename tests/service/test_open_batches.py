@@ -18,15 +18,10 @@ from stretto.service.batches.actions import (
     StartLine,
     WithdrawLine,
 )
-from stretto.service.batches.open_batches import (
-    MAX_ENDING,
-    MAX_OPEN,
-    MAX_STARTED_BYTES,
-    MAX_WAITING,
-    OpenBatches,
-)
+from stretto.service.batches.open_batches import MAX_ENDING, MAX_OPEN, OpenBatches
 from stretto.service.batches.pace import BatchPace
 from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, SpentTokens
+from stretto.service.batches.started_lines import MAX_STARTED_BYTES, MAX_WAITING
 
 SPENT = SpentTokens(3, 1, 2)
 
@@ -108,6 +103,19 @@ def test_lines_that_wait_again_keep_others_from_starting() -> None:
     for line in range(5, 20):
         assert machine.sent("b", line, 2.0) == []
     assert len(started(machine.sent("b", 20, 2.0))) == 1
+
+
+def test_a_clock_that_is_set_back_lets_no_batch_rest_for_long() -> None:
+    machine = OpenBatches()
+    machine.add(record(), 0.0)
+    open_batch(machine, "b", 1)
+    machine.wake(1e5)
+    machine.add(record("c", window_s=1e6), 1e5)
+    open_batch(machine, "c", 1)
+    machine.not_answered("c", 0, 1e5, is_refused=True)
+    machine.wake(10.0)
+    assert started(machine.wake(41.0)) == [("c", 0, "offline")]
+    machine.check_invariants()
 
 
 def test_a_batch_that_would_miss_its_window_is_raised_and_waiting_lines_start_anew() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
 from stretto.trace.agents.prompts import Conversations
 from stretto.trace.agents.requests import AgentRequest, AgentTrace, ChatPrompt, SizedPrompt
@@ -30,7 +30,7 @@ def known_prompts(trace: AgentTrace) -> Iterator[KnownPrompt]:
 def _known(request: AgentRequest, conversations: Conversations) -> KnownPrompt:
     prompt, output = request.prompt, request.output_tokens or UNKNOWN_OUTPUT_TOKENS
     if isinstance(prompt, SizedPrompt):
-        blocks: tuple[Hashable, ...] = prompt.blocks or ((request.id,),)
+        blocks: Sequence[Hashable] = prompt.blocks or ((request.id,),)
         size = prompt.block_tokens if prompt.blocks else max(1, prompt.num_tokens)
         return KnownPrompt(blocks, prompt.num_tokens, size, output)
     text = _text(prompt, request, conversations)
