@@ -45,6 +45,7 @@ _NOTHING = b"", b"null", b"[DONE]"
 _MAX_REPORT_BYTES = 10_000
 """Bytes of an answer that may be nothing but the report of a failure."""
 _UNKNOWN = WorkerUsage()
+_LONGEST_NAME = 1 + max(map(len, (*_PROMPT, *_OUTPUT, *_CACHED, *_APART)))
 _COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})(?![\w.])' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED, *_APART)))
 
 
@@ -145,7 +146,8 @@ class UsageReader:
         """
         if not self._tail:
             return _UNKNOWN
-        found = {name: int(number) for name, number in _COUNTS.findall(self._tail)}
+        begin = max(0, self._tail.find(b'_tokens"') - _LONGEST_NAME)  # a text stands before the counts
+        found = {name: int(number) for name, number in _COUNTS.findall(self._tail, begin)}
         num_prompt, num_output, num_cached = (_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED))
         if num_prompt is not None and _PROMPT[0] not in found:
             num_prompt += sum(found.get(name, 0) for name in _APART)
