@@ -41,6 +41,7 @@ from stretto.router.messages import (
     Stop,
     TakeHedge,
     Ticket,
+    Withdraw,
     WorkerGone,
     WorkerId,
 )
@@ -155,6 +156,8 @@ class Front:
                     self._exchanges[ticket].take_hedge()
                 case Stop(ticket, reason):
                     self._at(ticket).give_up(reason)
+                case Withdraw(ticket):
+                    self._exchanges[ticket].withdraw()
                 case Refuse(ticket, status, message, retry_after_s):
                     self._at(ticket).refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):
