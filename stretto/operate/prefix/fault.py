@@ -51,7 +51,7 @@ class Fault:
     Attributes:
         num_seen: comparisons that found it.
         num_requests: requests that lose by it, as far as a sample tells.
-        num_openings: those of them that begin a program.
+        num_openings: requests that lose by it and begin a program.
         lost_tokens, lost_s: tokens that these requests had to have computed again, and the seconds of that.
         last: the change that was found last.
         program: a program that has it; "" if it has no name.
