@@ -24,8 +24,10 @@ _MOST = 256.0
 _LEAST_WEIGHT = 1 / 32
 """Least weight of a new observation in a mean."""
 _REFRESH = 16
-"""Inverse of the share of counts that may be new before the stops count them."""
+"""Inverse of the share of what was noted (of `_MOST` at most) that may be new before the stops count it."""
 _PLACES = 33
+_LEAST = tuple(math.ceil(2 ** (place / 2)) for place in range(_PLACES + 2))
+"""Least number of queries at each place, or after it."""
 
 Run: TypeAlias = tuple[float, int, float]
 """Queries that come next: the chance that a program ends with each, how many, and the mean work of one."""
@@ -58,6 +60,7 @@ class LearnedQueries:
     counts: dict[int, _Counts] = field(default_factory=dict)
     _stops: dict[int, Stops] = field(default_factory=dict)
     _num_new: int = 0
+    _num_noted: int = 0
 
     def note_query(self, number: int, work_s: float) -> None:
         """Count the work of a program's query with this number, the first being 1."""
@@ -104,7 +107,7 @@ class LearnedQueries:
         for place, counts in sorted(self.counts.items()):
             if counts.total:
                 yield (
-                    _least_of(place),
+                    _LEAST[place],
                     counts.total,
                     self._quantile_s(place, 0.5),
                     self._quantile_s(place, 0.95),
@@ -149,18 +152,19 @@ class LearnedQueries:
 
     def _note(self) -> None:
         self._num_new += 1
-        if self._num_new * _REFRESH > sum(one.total for one in self.counts.values()):
+        self._num_noted += 1
+        if self._num_new * _REFRESH > min(self._num_noted, _MOST):
             self._stops.clear()
             self._num_new = 0
 
     def _chance(self, place: int) -> float:
         """Return the chance that a program ends with a query."""
         counts = self.counts.get(place, _NONE)
-        return (counts.ended + _PRIOR / (_least_of(place) + 1)) / (counts.total + _PRIOR)
+        return (counts.ended + _PRIOR / (_LEAST[place] + 1)) / (counts.total + _PRIOR)
 
     def _runs(self, place: int) -> Iterator[Run]:
         """Yield the queries after one at a place, as far as anything is known of them."""
-        num = (_least_of(place + 1) - _least_of(place)) // 2
+        num = (_LEAST[place + 1] - _LEAST[place]) // 2
         while True:
             counts = self.counts.get(place, _NONE)
             if num:
@@ -168,7 +172,7 @@ class LearnedQueries:
                     return
                 yield self._chance(place), num, counts.work_s
             place += 1
-            num = _least_of(place + 1) - _least_of(place)
+            num = _LEAST[place + 1] - _LEAST[place]
 
     def _stops_from(self, place: int) -> Iterator[tuple[float, float]]:
         chance = self._chance(place)
@@ -198,8 +202,3 @@ _NONE = _Counts()
 def _place_of(number: int) -> int:
     """Return the place of a number of queries: of each number up to 3 its own."""
     return min(int(2 * math.log2(number)), _PLACES - 1)
-
-
-def _least_of(place: int) -> int:
-    """Return the least number of queries at a place or after it."""
-    return math.ceil(2 ** (place / 2))

@@ -28,7 +28,6 @@ from stretto.sched.queries.request import ProgramKey, StepRequest
 
 _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
-_LEAST_OF_HAD = 0.5
 _LATER = "later"
 """Mark of the sources of prompts that come when their program has had others, and so may begin like those."""
 
@@ -190,8 +189,8 @@ class ProgramAccount:
     def index_s(self, name: ProgramKey, waiting_s: float) -> float:
         """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait; as
         much as waits if nothing is known of the program, as of the jobs of a session. For a program that has
-        gone on after a query it is at least `_LEAST_OF_HAD` of the work that it has had, as those that last
-        longest are few, and little is known of them.
+        gone on after a query it is at least the work that it has had, as those that last longest are few, and
+        little is known of them.
         """
         program = self._programs.get(name)
         if program is None or not program.queries:
@@ -202,7 +201,7 @@ class ProgramAccount:
         index_s = self.learned.index_s(query.left, waiting_s, program.kind, program.num_queries)
         if program.num_queries < 2:
             return index_s
-        return max(index_s, _LEAST_OF_HAD * (program.had_s + waiting_s))
+        return max(index_s, program.had_s + waiting_s)
 
     def start_by_s(self, request: StepRequest) -> float:
         """Return the time by which a request must start so that its query can keep its deadline, if it goes
