@@ -193,6 +193,12 @@ _ALL = (
         (("what a router costs, bodies of 8.7 kB", "added_ms"),),
     ),
     Benchmark(
+        "batches",
+        "What a batch gets beside people, and how much longer they wait, next to the best fixed rule",
+        "benchmarks.batches.benchmark",
+        (("a batch beside people, Llama-2-7b on A100s", "of_best"),),
+    ),
+    Benchmark(
         "door",
         "Agents and chats of unmodified clients in real time, behind our router and others",
         "benchmarks.door.benchmark",
@@ -203,6 +209,12 @@ _ALL = (
         "Programs recognised in plain traffic: calls joined rightly and wrongly, time and memory",
         "benchmarks.recognition.benchmark",
         (("calls joined with their program (%)", "right"), ("calls joined with their program (%)", "wrong")),
+    ),
+    Benchmark(
+        "prefix",
+        "Prompts that change before text that stays: planted faults found, hits restored, time of the guard",
+        "benchmarks.prefix.benchmark",
+        (("hits restored by repairs (%)", "restored"),),
     ),
     Benchmark(
         "service",

@@ -29,7 +29,8 @@ from typing import Any
 from stretto import Runtime, ToolJournal
 from stretto.apps import agent
 from stretto.components import AgentRun, Tool, tool
-from stretto.engines.catalogue import llm_engine, tools_engine
+from stretto.engines.catalogue import tools_engine
+from stretto.engines.llms import llm_engine
 
 _SIDE_BY_SIDE = 20
 _HANG_S = 0.05

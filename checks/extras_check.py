@@ -48,7 +48,8 @@ with P.Client(sys.argv[1]):
 TRANSFORM = """
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine, transforms_engine
+from stretto.engines.catalogue import transforms_engine
+from stretto.engines.llms import llm_engine
 
 with Runtime([llm_engine("stand-in"), transforms_engine()]) as runtime, P.Client(runtime):
     found = P.transform(P.SemanticVariable("xabbb"), 'regex "a(b+)"').get("latency")
@@ -57,7 +58,7 @@ assert found == "bbb", found
 STRUCTURED = """
 from stretto import Input, Runtime, Template
 from stretto.components import LLMCall
-from stretto.engines.catalogue import llm_engine
+from stretto.engines.llms import llm_engine
 
 SCHEMA = '{"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 2, "maxItems": 2}'
 call = LLMCall(prompt="Question: {question}\\nAnswer:", question=Input("question", "text"), max_tokens=64,

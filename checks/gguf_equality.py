@@ -24,7 +24,7 @@ from checks.gguf_files import write_gguf
 from checks.llm_equality import EqualityOutcome, build_family, compare, generate, random_prompts
 from stretto.engines.gguf_file import QUANTISATIONS
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.engines.transformer.engine import TransformerConfig
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.values import Prompt, Segment
 
 FAMILIES = ("llama", "llama-tied", "mistral", "qwen2", "qwen3")

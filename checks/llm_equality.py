@@ -25,7 +25,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.model.errors import InternalError
 from stretto.model.tasks import Decode, Done, LLMTask

@@ -14,7 +14,8 @@ import sys
 from collections.abc import AsyncIterator
 from itertools import count
 
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.model.values import Segment
 from stretto.runtime.instances.process import ProcessInstance

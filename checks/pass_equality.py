@@ -128,9 +128,11 @@ class Gaps:
 
 def real_engines(checkpoint: Path, gaps: Gaps) -> list[Deployment]:
     """The engines of the command line, one LLM for each of the two jobs, and a search that notes its gaps."""
+    from benchmarks.common.reference.engine import ReferenceConfig, ReferenceLLM
     from checks.watched_vectors import WatchedVectors
-    from stretto.engines.catalogue import PROFILES, STAND_IN, llm_engine, local_engines, vectors_engine
-    from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
+    from stretto.engines.catalogue import local_engines, vectors_engine
+    from stretto.engines.llms import STAND_IN, llm_engine
+    from stretto.engines.profiles import PROFILES
 
     vectors = vectors_engine().changed(executable=WatchedVectors, config=gaps)
     small_pieces = {**PROFILES, "embedding": replace(PROFILES["embedding"], max_efficient_batch=4)}

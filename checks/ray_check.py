@@ -31,7 +31,8 @@ from checks import llm_http_server
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, deploy

@@ -31,7 +31,8 @@ from checks.openai_document import openai_document
 from stretto import Input, Template
 from stretto.cli.served_engines import with_vector_engines
 from stretto.components import LLMCall
-from stretto.engines.catalogue import STAND_IN, llm_engine, transforms_engine
+from stretto.engines.catalogue import transforms_engine
+from stretto.engines.llms import STAND_IN, llm_engine
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import deploy_app

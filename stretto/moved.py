@@ -119,6 +119,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
     "stretto.cluster.prefix_tree": {"Run": "IndexRun"},
     "stretto.costs.loading": {"Start": "StartTimes"},
+    "stretto.costs.step": {"Kernels": "stretto.costs.step_features:Kernels"},
     "stretto.costs.steps_file": {"checked": "checked_step", "measured": "measured_step"},
     "stretto.emulate.app": {"App": "EmulatedApp"},
     "stretto.emulate.generate": {"Generation": "EmulatedGeneration"},
@@ -132,7 +133,21 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.engines.batch.vectors": {"Shelves": "Collections", "shelf_key": "collection_key"},
     "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
     "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
-    "stretto.graph.compile": {"Tables": "ConnectionTables"},
+    "stretto.engines.catalogue": {
+        **{
+            name: f"stretto.engines.llms:{name}"
+            for name in (
+                *("BY_PREFIXES", "DEFAULT_LLM", "FOR_SERVERS", "STAND_IN", "check_llm_is_here"),
+                *("checkpoint_path", "llm_deployment", "llm_replica", "server_replica"),
+            )
+        },
+        **{name: f"stretto.engines.profiles:{name}" for name in ("engine_and_model", "profile_key")},
+    },
+    "stretto.graph.compile": {
+        "Tables": "stretto.graph.execution_graph:ConnectionTables",
+        "rebase": "stretto.graph.execution_graph:rebase",
+    },
+    "stretto.graph.ops": {"OPS": "stretto.graph.op_table:OPS"},
     "stretto.graph.passes.parts": {"Part": "StepPart"},
     "stretto.graph.passes.steps": {"Step": "PredictedStep"},
     "stretto.graph.unroll": {"Step": "UnrolledStep"},
@@ -158,6 +173,9 @@ RENAMED: dict[str, dict[str, str]] = {
         "Placed": "PlacedReplica",
         "PlanCarrier": "PlanExecutor",
     },
+    "stretto.planner.workload": {
+        name: f"stretto.planner.drawn_calls:{name}" for name in ("ModelCalls", "calls_together")
+    },
     "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
     "stretto.planner.running.run_request": {"Message": "PromptMessage"},
     "stretto.programs.prompt_text": {"Place": "PromptSlot"},
@@ -170,15 +188,12 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.router.request_log": {"Journey": "RequestTrace"},
     "stretto.router.router_state": {"Desk": "RouterState"},
     "stretto.runtime.devices": {"Sealed": "LazyPickle", "detect_machine": "detect_devices"},
-    "stretto.runtime.instances": {"Shared": "RuntimeShares"},
     "stretto.runtime.instances.process_worker": {"Start": "ProcessStart"},
     "stretto.runtime.instances.ray_values": {"Answer": "RayAnswer"},
     "stretto.runtime.instances.ray_worker": {"Worker": "RayActor"},
-    "stretto.runtime.instances.reading": {"Loads": "Unpickle", "Reading": "MessageReading"},
-    "stretto.runtime.instances.start": {"Shared": "RuntimeShares"},
+    "stretto.runtime.instances.reading": {"Reading": "MessageReading"},
     "stretto.runtime.journal.lines": {"Entry": "JournalEntry"},
     "stretto.runtime.running_queries": {"Pace": "CompletionRate"},
-    "stretto.runtime.shared_memory": {"Segment": "SharedSegment"},
     "stretto.runtime.worker": {"Job": "InstanceJob"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},

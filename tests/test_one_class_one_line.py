@@ -19,11 +19,12 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import DEFAULT, Component, Input, Runtime, Template
 from stretto.apps.components.builder import Builder
 from stretto.apps.plan_cache import PlanCache
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
 from stretto.engines.executables import EXECUTABLES, Executable
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Ref, config_items
 from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles, with_primitives

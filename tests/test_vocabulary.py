@@ -13,9 +13,11 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import DEFAULT, Component, Input, Runtime, Task, Template, Vocabulary
 from stretto.apps.components.builder import Builder
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Ref, config_items
-from stretto.graph.ops import OPS, Ops, OpSpec, Port
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Pass, Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph, print_graph

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 import stretto.costs
+from benchmarks.costs.start_times import fit_loading
 from benchmarks.costs.step_profiles import A100_80G, VLLM_03, load_models, load_profiles
 from stretto.costs.fit import fit_shared_costs, fit_step_cost, mask
 from stretto.costs.largest_sum import fit_largest
-from stretto.costs.loading import fit_loading
 from stretto.costs.nnls import Floats
 from stretto.costs.output_lengths import output_lengths
 from stretto.costs.shape import Hardware, LLMModel, StepShape
-from stretto.costs.step import StepFeatures
+from stretto.costs.step_features import StepFeatures
 from stretto.costs.step_terms import KV, NUMBERS, PREFILL_ATTENTION
 from stretto.costs.steps_file import sample_steps
 

@@ -13,8 +13,9 @@ from typing import Any
 from benchmarks.answers.questions import Asked, QuestionSets
 from stretto.apps import APPS, search_empowered
 from stretto.apps.template import Template
-from stretto.cli.engines import EngineOptions, assemble
+from stretto.cli.engines import assemble
 from stretto.cli.indexing import indexing_template
+from stretto.cli.options import EngineOptions
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.llm_size import is_small_llm

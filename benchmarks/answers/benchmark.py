@@ -19,7 +19,7 @@ from benchmarks.answers.scores import contains, token_f1
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
 from stretto.documents.support import NOT_FOUND
-from stretto.engines.catalogue import DEFAULT_LLM
+from stretto.engines.llms import DEFAULT_LLM
 
 QUALITY = "answers that contain the known one, F1 and right first sources (%)"
 BASELINE = "BM25's best sentence"

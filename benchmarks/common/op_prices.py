@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stretto.costs.tokens import num_tokens
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.model.profile import Profile
 from stretto.model.values import as_text
 from stretto.sched.messages import StartBatch

@@ -32,7 +32,8 @@ from stretto.costs.tokens import num_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Graph, Primitive, Ref
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.model.deployment import Deployment
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, LLMTask, Piece, Task

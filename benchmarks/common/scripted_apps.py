@@ -52,7 +52,8 @@ def scripted_engines(
         vectors: engine for vector search; None for one in memory.
     """
     from benchmarks.common.scripted_transformer import ForgetfulLLM, ScriptedTransformer
-    from stretto.engines.catalogue import llm_engine, local_engines, search_engines
+    from stretto.engines.catalogue import local_engines, search_engines
+    from stretto.engines.llms import llm_engine
 
     executable = ScriptedTransformer if scheme.caches else ForgetfulLLM
     llm = llm_engine(None).changed(executable=executable, config=llm_config)

@@ -12,9 +12,11 @@ from dataclasses import replace
 
 import torch
 
+from benchmarks.common.simulated_answers import output_as_of
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.running_task import RunningTask
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice
@@ -22,7 +24,7 @@ from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence
 from stretto.model.tasks import Decode, LLMTask
 from stretto.model.values import Prompt, Segment
-from stretto.sim.synthetic_output import SyntheticOutput, output_as_of
+from stretto.sim.synthetic_output import SyntheticOutput
 
 
 class Script:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from benchmarks.costs.recorded_order import in_order_of
 from benchmarks.costs.recorded_runs import RealRun
-from stretto.costs.shape import StepShape, shape_of
+from benchmarks.costs.shapes import shape_of
+from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
 from stretto.llm.cache.prefix_cache import CacheHit
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig

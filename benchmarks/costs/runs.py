@@ -23,7 +23,8 @@ from stretto.costs.fit import MeasuredStep, fit_step_cost, parts_s
 from stretto.costs.nnls import Floats, nnls
 from stretto.costs.refine import RefinedCost
 from stretto.costs.shape import Hardware, LLMModel
-from stretto.costs.step import Kernels, LLMStepCost, StepFeatures
+from stretto.costs.step import LLMStepCost
+from stretto.costs.step_features import Kernels, StepFeatures
 
 RUNS = "recorded runs, replayed by the scheduler with policy prefill_first"
 _SHARE = 0.02

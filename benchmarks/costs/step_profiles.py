@@ -15,7 +15,7 @@ from typing import Any
 
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import Hardware, LLMModel, StepShape, model_of
-from stretto.costs.step import Kernels, StepFeatures
+from stretto.costs.step_features import Kernels, StepFeatures
 from stretto.costs.steps_file import checked_step, measured_step, read_rows
 from stretto.model.errors import DocumentError
 

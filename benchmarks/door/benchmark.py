@@ -43,7 +43,7 @@ from stretto.costs.presets import load_preset
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
-from stretto.engines.catalogue import llm_deployment, server_replica
+from stretto.engines.llms import llm_deployment, server_replica
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
 from stretto.trace.summary import quantile

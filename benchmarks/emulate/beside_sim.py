@@ -14,17 +14,19 @@ import uvloop
 
 from benchmarks.common.arrivals import poisson
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from benchmarks.emulate.servers import MODEL
 from stretto.emulate.fleet import PlannedFleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.runtime.runtime import Runtime
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 from stretto.wire.metric_table import VLLM_REQUEST_S
 from stretto.wire.metrics import read_samples
 

@@ -22,7 +22,8 @@ from benchmarks.gpu.measure import Place, event
 from benchmarks.report import Row, spread
 from stretto.engines.transformer import runner, weights
 from stretto.engines.transformer.config import ModelConfig
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.weights import Weights
 from stretto.model.errors import InternalError
 from stretto.model.tasks import Decode, LLMTask

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.checkpoint import Shape, build_checkpoint
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.errors import InternalError
 from stretto.model.tasks import Decode, Done, LLMTask
 

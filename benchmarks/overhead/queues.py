@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.report import Row, spread
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile

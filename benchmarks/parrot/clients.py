@@ -15,7 +15,7 @@ from typing import Protocol
 
 from benchmarks.parrot.workflows import Arrival, Call, Output
 from stretto.apps.plan_cache import PlanCache
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import InternalError
 from stretto.model.tasks import QueryRecord
 from stretto.model.values import Failure

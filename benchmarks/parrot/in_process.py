@@ -37,7 +37,8 @@ from benchmarks.parrot.workflows import Arrival, Call, Output, Workflow
 from benchmarks.parrot.workloads import chain, map_reduce
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row
-from stretto.engines.catalogue import llm_engine, transforms_engine
+from stretto.engines.catalogue import transforms_engine
+from stretto.engines.llms import llm_engine
 from stretto.model.tasks import Done
 from stretto.programs import Client
 from stretto.runtime.runtime import Runtime

@@ -13,7 +13,8 @@ from functools import cache
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
 from stretto.costs.shape import LLMModel, StepShape
-from stretto.costs.step import LLMStepCost, StepCost, StepFeatures
+from stretto.costs.step import LLMStepCost, StepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.model.profile import Profile
 
 _MAX_CONTEXT = 32_768

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.baselines import VOCABULARY
 from benchmarks.common.fake_engines import FakeLLM
+from benchmarks.common.simulated_answers import as_max_tokens
 from benchmarks.parrot.clients import CallClient, Client, GraphClient, number_of
 from benchmarks.parrot.contestants import Contestant
 from benchmarks.parrot.machines import Machine
@@ -26,7 +27,7 @@ from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.agent_load import agent_tokens
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
-from stretto.sim.synthetic_output import as_max_tokens, filler_output
+from stretto.sim.synthetic_output import filler_output
 from stretto.trace.summary import quantile
 
 _BLOCK_TOKENS = 16

@@ -67,8 +67,9 @@ def real_rows(
 def real_engines(checkpoint: Path) -> list[Deployment]:
     """Return the command line's engines, with an LLM whose words are scripted."""
     from benchmarks.common.scripted_transformer import ScriptedTransformer
-    from stretto.engines.catalogue import llm_engine, local_engines
-    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.catalogue import local_engines
+    from stretto.engines.llms import llm_engine
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     config = TransformerConfig(checkpoint)
     return local_engines(llm=llm_engine(None).changed(executable=ScriptedTransformer, config=config))

@@ -15,7 +15,8 @@ from heapq import heappop, heappush
 from itertools import count
 
 from stretto.cluster.block_hashes import BlockHash
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import Dispatched, Ended, Joined, Placement, PlacementRequest, PromptKey

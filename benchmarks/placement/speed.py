@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockRemoved, BlockStored
 from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import Dispatched, Ended, Joined, Placement, PlacementRequest, PromptKey

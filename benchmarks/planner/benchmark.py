@@ -20,7 +20,8 @@ from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.presets import load_output_lengths
 from stretto.planner.application import Application, AppRequest
 from stretto.planner.bound import lower_bound_s
-from stretto.planner.execute import Execution, execute
+from stretto.planner.execute import execute
+from stretto.planner.execution import Execution
 from stretto.planner.machine import machine_of
 from stretto.planner.planners.first import first_plan
 from stretto.planner.planners.table import PLANNERS

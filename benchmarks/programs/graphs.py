@@ -8,7 +8,8 @@ from functools import lru_cache
 from benchmarks.programs.work import FAN_IN, MAP_REDUCE, ONE_CALL_KINDS
 from stretto.apps.components.builder import Builder
 from stretto.engines.batch.applications import OpApplication, answer_batch
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile

@@ -49,7 +49,7 @@ async def asking(
     stack: AsyncExitStack, scheme: Scheme, checkpoint: Path, documents: list[Document], answer_tokens: int
 ) -> Ask:
     """Start separate engines for a scheme, which end with the stack; returns the function to ask them."""
-    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     config = TransformerConfig(checkpoint, kv_bytes=_KV_BYTES, keeps_released=scheme.caches)
     engines = scripted_engines(scheme, config, documents)

@@ -15,7 +15,8 @@ from itertools import groupby, takewhile
 from pathlib import Path
 from typing import TypeAlias
 
-from stretto.graph.compile import Node, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import Node
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot
 from stretto.graph.text import parse_graph
 from stretto.model.profile import Profile

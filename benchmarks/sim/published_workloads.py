@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.common.arrivals import bursts, poisson, zipf
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import ConfigError
 from stretto.sched.messages import Submit
 from stretto.sim.synthetic_output import filler
@@ -165,7 +165,7 @@ def _of_mooncake(path: Path) -> list[PublishedRequest]:
         assert isinstance(one.prompt, SizedPrompt)
         prompt = one.prompt
         found.append(
-            PublishedRequest(one.arrival_s, prompt.num_tokens, one.output_tokens or 0, prompt.blocks)
+            PublishedRequest(one.arrival_s, prompt.num_tokens, one.output_tokens or 0, tuple(prompt.blocks))
         )
     return found
 

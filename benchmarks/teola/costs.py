@@ -15,7 +15,8 @@ from benchmarks.common.op_prices import Prices
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
 from stretto.costs.shape import LLMModel, StepShape
-from stretto.costs.step import LLMStepCost, StepCost, StepFeatures
+from stretto.costs.step import LLMStepCost, StepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.model.profile import Profile
 
 CHUNK_TOKENS = 256

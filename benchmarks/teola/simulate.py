@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from benchmarks.common.op_prices import Prices
+from benchmarks.common.simulated_answers import output_as_of
 from benchmarks.common.virtual_engines import two_letter_words
 from benchmarks.teola.costs import (
     PAPER,
@@ -35,7 +36,7 @@ from stretto.runtime.conditions import idle_conditions
 from stretto.sched.messages import Event, Submit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.synthetic_output import OutputSource, SyntheticOutput, output_as_of
+from stretto.sim.synthetic_output import OutputSource, SyntheticOutput
 from stretto.trace.summary import summarise
 
 SMALL = "7B"

@@ -14,7 +14,8 @@ from stretto.costs.offline import OfflineLimits
 from stretto.costs.presets import load_preset
 from stretto.costs.shape import StepShape
 from stretto.costs.step import StepCost
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy

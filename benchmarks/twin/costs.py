@@ -11,7 +11,8 @@ import numpy as np
 from stretto.costs.fit import MeasuredStep, fit_step_cost
 from stretto.costs.nnls import nnls
 from stretto.costs.shape import Hardware, LLMModel, StepShape
-from stretto.costs.step import StepCost, StepFeatures
+from stretto.costs.step import StepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.model.tasks import Task, Usage
 from stretto.sched.messages import StartBatch
 from stretto.trace.recorded_sizes import num_chars

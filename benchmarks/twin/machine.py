@@ -15,7 +15,7 @@ from benchmarks.twin.costs import MachineCosts
 from benchmarks.twin.shared_cores import SharedCoresDriver, own_vectors, remembering
 from stretto.apps.plan_cache import PlanCache
 from stretto.costs.step import StepCost
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment
 from stretto.model.tasks import LLMTask, Task
@@ -58,7 +58,7 @@ class TwinMachine:
         from benchmarks.common.scripted_transformer import Script
         from stretto.engines.catalogue import vectors_engine
         from stretto.engines.prompt_tokens import PromptTokenizer
-        from stretto.engines.transformer.engine import TransformerConfig
+        from stretto.engines.transformer.engine_config import TransformerConfig
 
         self.documents = list(documents)
         self.schemes: Mapping[str, Scheme] = {name: SCHEMES[name] for name in schemes}

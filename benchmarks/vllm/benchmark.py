@@ -121,7 +121,8 @@ def _questions(data: Path | None, count: int, seed: int) -> tuple[str, Sequence[
 
 def server_engines(url: str, checkpoint: Path) -> list[Deployment]:
     """Return the command line's engines, which send the server token ids."""
-    from stretto.engines.catalogue import llm_engine, local_engines
+    from stretto.engines.catalogue import local_engines
+    from stretto.engines.llms import llm_engine
     from stretto.engines.openai_server import OpenAIServerConfig
 
     llm = llm_engine(url)

@@ -13,7 +13,8 @@ from typing import TypeAlias, TypeVar
 from stretto.apps.components.choices import NAMES
 from stretto.apps.template import Configuration, Template
 from stretto.apps.vocabulary import DEFAULT
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.conditions import Conditions, rounded_load

@@ -6,6 +6,7 @@ The benchmarks are in a clone of the project, beside the package. They are not i
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -16,19 +17,22 @@ from stretto.cli import options
 from stretto.model.errors import UserError
 
 
-def bench(
-    name: Annotated[str, typer.Argument(help="Name of a benchmark; 'list' shows all names.", metavar="NAME")],
-    quick: Annotated[bool, typer.Option("--quick", help="Measure less: at most 2 minutes.")] = False,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """The options of `stretto bench`."""
+
+    name: Annotated[str, typer.Argument(help="Name of a benchmark; 'list' shows all names.", metavar="NAME")]
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less: at most 2 minutes.")] = False
     json: Annotated[
         Path | None, typer.Option("--json", help="Write the report to this file.", metavar="FILE")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Folder with larger inputs.", metavar="DIR")
-    ] = None,
+    ] = None
+    data: Annotated[Path | None, typer.Option("--data", help="Folder with larger inputs.", metavar="DIR")] = (
+        None
+    )
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Write a picture (PNG, SVG) to this file.", metavar="FILE")
-    ] = None,
-    seed: options.Seed = 0,
+    ] = None
+    seed: options.Seed = 0
     vllm: Annotated[
         Path | None,
         typer.Option(
@@ -36,7 +40,7 @@ def bench(
             help="Python interpreter of an environment with vLLM; default: that of `make vllm-env`.",
             metavar="PYTHON",
         ),
-    ] = None,
+    ] = None
     checkpoint: Annotated[
         Path | None,
         typer.Option(
@@ -44,7 +48,7 @@ def bench(
             help="Folder of an LLM to use instead of the benchmark's own (vllm, answers, programs).",
             metavar="DIR",
         ),
-    ] = None,
+    ] = None
     cells: Annotated[
         Path | None,
         typer.Option(
@@ -53,25 +57,27 @@ def bench(
             "placement, parrot, programs, answers). Default: runs/NAME.",
             metavar="DIR",
         ),
-    ] = None,
+    ] = None
     faults: Annotated[
         bool, typer.Option("--faults", help="Measure what faults of servers cost (fleet, router).")
-    ] = False,
+    ] = False
     virtual: Annotated[
         bool,
         typer.Option("--virtual", help="Run only what takes place in virtual time, as a busy machine may."),
-    ] = False,
+    ] = False
     fleet: Annotated[
         bool,
         typer.Option(
             "--fleet",
             help="Compare routers, or programs, before emulated servers (router, parrot, programs).",
         ),
-    ] = False,
+    ] = False
     whole: Annotated[
         bool, typer.Option("--whole", help="Run the whole grid, which takes days (programs).")
-    ] = False,
-) -> None:
+    ] = False
+
+
+def bench(given: BenchOptions) -> None:
     """Run a benchmark and say which goals it meets."""
     _find_benchmarks()
     from rich.console import Console
@@ -81,37 +87,29 @@ def bench(
     from stretto.cli.progress import spinner
 
     console = Console(emoji=False)
-    if name == "list":
+    if given.name == "list":
         for benchmark in registry.BENCHMARKS.values():
             console.print(f"[bold]{benchmark.name}[/]: {benchmark.summary}", highlight=False, soft_wrap=True)
         return
-    for path in (json, plot):
+    for path in (given.json, given.plot):
         if path is not None and not path.parent.is_dir():
             raise UserError(f"{path}: there is no folder {path.parent}")
-    for option, folder in (("--data", data), ("--checkpoint", checkpoint)):
+    for option, folder in (("--data", given.data), ("--checkpoint", given.checkpoint)):
         if folder is not None and not folder.is_dir():
             raise UserError(f"{option} {folder}: there is no such folder")
     with spinner(Console(stderr=True, emoji=False)) as progress:
-        task = progress.add_task(escape(name), total=None)
+        task = progress.add_task(escape(given.name), total=None)
+        names = {one.name for one in fields(registry.BenchmarkOptions)} - {"say"}
         options = registry.BenchmarkOptions(
-            quick=quick,
-            data=data,
-            seed=seed,
             say=lambda text: progress.update(task, description=escape(text)),
-            vllm=vllm,
-            checkpoint=checkpoint,
-            cells=cells,
-            faults=faults,
-            virtual=virtual,
-            fleet=fleet,
-            whole=whole,
+            **{name: getattr(given, name) for name in names},
         )
-        result = registry.run(name, options)
+        result = registry.run(given.name, options)
     report.print_report(result, console)
-    if json is not None:
-        report.write_json(result, json)
-    if plot is not None:
-        plotting.plot(result, plot)
+    if given.json is not None:
+        report.write_json(result, given.json)
+    if given.plot is not None:
+        plotting.plot(result, given.plot)
 
 
 def _find_benchmarks() -> None:

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from stretto.cli.engines_file import check_replica_fits, deployed, labelled, shared_accelerator
+from stretto.cli.options import EngineOptions
 from stretto.cli.saved import with_saved_profiles
 from stretto.cluster.machine import Machine, Placed
 from stretto.engines.batch.embedding import MINILM, model_name
-from stretto.engines.catalogue import (
-    FOR_SERVERS,
-    RAG_ENGINES,
-    SEARCH_ENGINES,
-    STAND_IN,
-    is_url,
-    llm_deployment,
-    llm_replica,
-    local_engines,
-    search_engines,
-    server_replica,
-)
+from stretto.engines.catalogue import RAG_ENGINES, SEARCH_ENGINES, local_engines, search_engines
 from stretto.engines.executables import EXECUTABLES
-from stretto.engines.llm_size import are_small_llms
+from stretto.engines.llms import FOR_SERVERS, STAND_IN, is_url, llm_deployment, llm_replica, server_replica
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
 from stretto.runtime.devices import detect_devices
@@ -35,33 +24,6 @@ from stretto.schema.tables import Tables
 _NAMES = tuple(dict.fromkeys((*RAG_ENGINES, *SEARCH_ENGINES)))
 _ROLES = {"llm_small": "llm"}
 _PLACES = ("thread", "process")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """The options of a command that say which engines to run; None where an option was not given."""
-
-    file: Path | None = None
-    llms: tuple[str, ...] = ()
-    api: str | None = None
-    tokenizer: str | None = None
-    model: str | None = None
-    device: str | None = None
-    dtype: str | None = None
-    replicas: int | None = None
-    runs_in: str | None = None
-    policy: str | None = None
-    embedder: str | None = None
-    reranker: str | None = None
-    search: str | None = None
-
-    @property
-    def has_small_llm(self) -> bool:
-        """Whether each LLM has so few parameters that ready-made apps need other settings for it.
-
-        An engines file may describe any LLM, so with one the answer is no.
-        """
-        return self.file is None and are_small_llms(self.llms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ also shows where the time of a program went at a door.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,30 +13,33 @@ import typer
 from stretto.cli import options, parsing
 
 
-def explain(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """The options of `stretto explain`."""
+
     question: Annotated[
         str | None, typer.Argument(help="A question, which is checked in the same way as by `ask`.")
-    ] = None,
-    docs: options.Docs = None,
-    app: options.App = options.ADVANCED,
-    passes: options.Passes = "weighed",
-    llm: options.Llms = None,
-    engines: options.EnginesFile = None,
-    settings: options.Settings = None,
+    ] = None
+    docs: options.Docs = ()
+    app: options.App = options.ADVANCED
+    passes: options.Passes = "weighed"
+    llm: options.Llms = ()
+    engines: options.EnginesFile = None
+    settings: options.Settings = ()
     list_settings: Annotated[
         bool, typer.Option("--settings", help="Only list the settings that --set can change in this app.")
-    ] = False,
+    ] = False
     whole: Annotated[
         bool, typer.Option("--whole", help="Print the graph before, between and after the passes.")
-    ] = False,
+    ] = False
     unrolled: Annotated[
         bool, typer.Option("--unroll", help="Also draw the graph stage by stage, as in the Teola paper.")
-    ] = False,
+    ] = False
     html: Annotated[
         Path | None, typer.Option(help="Write everything, with drawings, as one HTML page.", metavar="FILE")
-    ] = None,
-    max_bytes: options.MaxBytes = options.MAX_BYTES,
-    strict: options.Strict = False,
+    ] = None
+    max_bytes: options.MaxBytes = options.MAX_BYTES
+    strict: options.Strict = False
     program: Annotated[
         str | None,
         typer.Option(
@@ -44,40 +48,41 @@ def explain(
             "x-stretto-program of an answer begins with its name.",
             metavar="ID",
         ),
-    ] = None,
+    ] = None
     url: Annotated[
         str | None,
         typer.Option("--url", help="Address of a `stretto serve` or `stretto route`.", metavar="URL"),
-    ] = None,
+    ] = None
     key_env: Annotated[
         str | None,
         typer.Option(
             "--admin-key-env", help="Environment variable with the admin key of that door.", metavar="NAME"
         ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write it as JSON, with --program.")] = False,
-) -> None:
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Write it as JSON, with --program.")] = False
+
+
+def explain(given: ExplainOptions) -> None:
     """Show the steps of an app, what each waits for, and what passes have changed and are predicted to save.
 
     The app is the one that `ask` runs with the same --llm and --engines. With --program and --url, show where
     the time of a program went instead.
     """
-    if program is not None or url is not None:
+    if given.program is not None or given.url is not None:
         from stretto.cli.program_time import print_program_time
 
-        print_program_time(program, url, key_env, as_json=as_json)
+        print_program_time(given.program, given.url, given.key_env, as_json=given.as_json)
         return
-    if question is not None:
-        parsing.checked_question(question)
-    if html is not None:
-        parsing.checked_target("--html", html)
-    from stretto.cli.engines import EngineOptions
+    if given.question is not None:
+        parsing.checked_question(given.question)
+    if given.html is not None:
+        parsing.checked_target("--html", given.html)
     from stretto.cli.explanation import explained, list_lengths, print_explanation, print_settings
 
-    chosen = EngineOptions(file=engines, llms=tuple(llm or ()))
-    if list_settings:
-        print_settings(app, chosen)
+    chosen = options.EngineOptions(file=given.engines, llms=given.llm)
+    if given.list_settings:
+        print_settings(given.app, chosen)
         return
-    found = explained(app, passes, chosen, parsing.configuration(settings))
-    lengths = list_lengths(docs, found.graph, max_bytes, is_strict=strict)
-    print_explanation(found, lengths, html, is_whole=whole, is_unrolled=unrolled)
+    found = explained(given.app, given.passes, chosen, parsing.configuration(given.settings))
+    lengths = list_lengths(given.docs, found.graph, given.max_bytes, is_strict=given.strict)
+    print_explanation(found, lengths, given.html, is_whole=given.whole, is_unrolled=given.unrolled)

@@ -6,7 +6,7 @@ import difflib
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,11 +18,12 @@ from stretto.apps.template import Configuration, Template
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cli import parsing
 from stretto.cli.documents import read_documents
-from stretto.cli.engines import EngineOptions, assemble
+from stretto.cli.engines import assemble
 from stretto.cli.explained_steps import change_text, changes_text, steps_text
 from stretto.cli.learned_rows import learned_text
 from stretto.cli.names import SEARCH
-from stretto.engines.catalogue import STAND_IN
+from stretto.cli.options import EngineOptions
+from stretto.engines.llms import STAND_IN
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.ops import Ops
@@ -214,7 +215,7 @@ def _settings(template: Template) -> str:
     return "".join(lines)
 
 
-def list_lengths(docs: list[Path] | None, graph: Graph, max_bytes: int, *, is_strict: bool) -> dict[str, int]:
+def list_lengths(docs: Sequence[Path], graph: Graph, max_bytes: int, *, is_strict: bool) -> dict[str, int]:
     """Return the lengths of the graph's lists; chunks are counted if there are documents."""
     if not docs:
         return {}

@@ -14,7 +14,8 @@ from stretto.costs.fit import MeasuredStep, fit_step_cost
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
 from stretto.costs.shape import LLMModel, model_of
-from stretto.costs.step import LLMStepCost, StepFeatures
+from stretto.costs.step import LLMStepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.costs.steps_file import read_steps, sample_steps
 from stretto.model.errors import ConfigError, DocumentError
 

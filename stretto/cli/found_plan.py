@@ -1,7 +1,8 @@
-"""A plan as `stretto plan` shows it: a table, a chart and JSON, with the predicted time."""
+"""What `stretto plan` shows: a plan (table, chart, JSON) with its predicted time, or the graph of models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.costs.length_belief import interval
-from stretto.planner.execute import Execution, ReplicaSpan
+from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.gantt import gantt, letters
 from stretto.planner.plan import Plan
 from stretto.planner.problem import Problem
@@ -122,3 +123,17 @@ def _table(problem: Problem, done: Execution) -> Table:
             *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),
         )
     return table
+
+
+def model_graph(problem: Problem) -> Iterator[str]:
+    """Yield a line for each node, in topological order: an arrow names the nodes that take its answers."""
+    nodes = problem.app.nodes
+    takers = {node.name: [other.name for other in nodes if node.name in other.inputs] for node in nodes}
+    for node in nodes:
+        num_calls = len(problem.workload.calls[node.name].requests)
+        line = f"{node.name} ({problem.workload.models[node.name].name}, {num_calls} calls"
+        order = "one after the other" if node.chain else "one for each chunk"
+        line += f", {order})" if node.is_by_chunk else ")"
+        if takers[node.name]:
+            line += f" -> {', '.join(takers[node.name])}"
+        yield line

@@ -1,7 +1,8 @@
-"""Options that several commands share."""
+"""Options that several commands share, one by one and as groups (`commands.py`)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ App = Annotated[
     str, typer.Option("--app", help=f"Name of the app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")
 ]
 Docs = Annotated[
-    list[Path] | None,
+    tuple[Path, ...],
     typer.Option(
         "--docs",
         help="Document or folder of documents (PDF, HTML, Markdown, Word, Excel, CSV, text…). Repeatable.",
@@ -37,7 +38,7 @@ Passes = Annotated[
     ),
 ]
 Settings = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--set",
         help="Setting of a component, as in '--set searching.top_k=8'. Repeatable; "
@@ -64,7 +65,7 @@ EnginesFile = Annotated[
     ),
 ]
 Llms = Annotated[
-    list[str] | None,
+    tuple[str, ...],
     typer.Option(
         "--llm",
         help="Directory of a checkpoint, GGUF file, URL of an OpenAI-compatible server, or the name of a "
@@ -191,3 +192,42 @@ Otel = Annotated[
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen at.")]
 Port = Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The options that say which models run where; None where an option was not given."""
+
+    file: EnginesFile = None
+    llms: Llms = ()
+    api: Api = None
+    tokenizer: Tokenizer = None
+    model: Model = None
+    device: Device = None
+    dtype: Dtype = None
+    embedder: Embedder = None
+    reranker: Reranker = None
+
+    def with_one_replica(self) -> EngineOptions:
+        """Return the options of a command that runs one replica of each of these models."""
+        return EngineOptions(**{one.name: getattr(self, one.name) for one in fields(ModelOptions)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions(ModelOptions):
+    """The options that say which engines a command runs."""
+
+    replicas: Replicas = None
+    runs_in: RunsIn = None
+    policy: Policy = None
+    search: SearchUrl = None
+
+    @property
+    def has_small_llm(self) -> bool:
+        """Whether each LLM has so few parameters that ready-made apps need other settings for it.
+
+        An engines file may describe any LLM, so with one the answer is no.
+        """
+        from stretto.engines.llm_size import are_small_llms
+
+        return self.file is None and are_small_llms(self.llms)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +22,7 @@ from stretto.model.errors import CapacityError, ConfigError
 from stretto.model.nearest_name import nearest_name
 
 if TYPE_CHECKING:
+    from stretto.cli.found_plan import FoundPlan
     from stretto.costs.loading import Source
     from stretto.planner.application import Application
     from stretto.planner.machine import PlanMachine
@@ -30,22 +32,25 @@ if TYPE_CHECKING:
 _MAX_DRAWS = 1000
 
 
-def plan(
-    app: Annotated[Path, typer.Argument(help="Application: a YAML file with its nodes.", metavar="APP")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """The options of `stretto plan`."""
+
+    app: Annotated[Path, typer.Argument(help="Application: a YAML file with its nodes.", metavar="APP")]
     requests: Annotated[
         Path, typer.Option("--requests", help="Requests: a file of JSON lines.", metavar="FILE")
-    ],
+    ]
     machine: Annotated[
         str, typer.Option("--machine", help=options.MACHINE_HELP, metavar="NAME|FILE|here|cpu")
-    ] = "8xA100-80G",
+    ] = "8xA100-80G"
     planner: Annotated[
         str, typer.Option("--planner", help=f"One of {', '.join(PLANNERS)}.", metavar="NAME")
-    ] = "stretto",
+    ] = "stretto"
     draws: Annotated[
         int,
         typer.Option("--draws", help="How often the lengths of answers are drawn.", metavar="NUMBER"),
-    ] = 5,
-    seed: options.Seed = 0,
+    ] = 5
+    seed: options.Seed = 0
     weights: Annotated[
         str,
         typer.Option(
@@ -53,10 +58,10 @@ def plan(
             help=f"Place of the models' weights before the first start: {', '.join(WEIGHTS)}.",
             metavar="PLACE",
         ),
-    ] = "cache",
+    ] = "cache"
     no_preemption: Annotated[
         bool, typer.Option("--no-preemption", help="Never end a replica that still has calls.")
-    ] = False,
+    ] = False
     seconds: Annotated[
         float | None,
         typer.Option(
@@ -65,56 +70,80 @@ def plan(
             metavar="SECONDS",
             min=0.1,
         ),
-    ] = None,
+    ] = None
     graph: Annotated[
         bool, typer.Option("--graph", help="Print the graph of models only, and plan nothing.")
-    ] = False,
+    ] = False
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the chart as a page to this file.", metavar="FILE")
-    ] = None,
-    as_json: options.AsJson = False,
-) -> None:
+    ] = None
+    as_json: options.AsJson = False
+
+
+def plan(given: PlanOptions) -> None:
     """Plan which models of an application run when, on which GPUs or cores, and predict how long it takes.
 
     The lengths of answers are not known before, so they are drawn several times. The prediction is the mean
     of the times that the plan takes with each draw, and an interval that holds the time with 90 %. The chart
     shows the plan with one draw.
     """
-    by = parsing.planner(planner)
-    place = cast("Source", nearest_name(weights, WEIGHTS, "there is no place of weights"))
-    if not 1 <= draws <= _MAX_DRAWS or seed < 0:
-        raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
-    if html is not None:
-        parsing.checked_target("--html", html)
-    from stretto.cli.found_plan import FoundPlan, print_plan
-    from stretto.costs.presets import load_output_lengths
-    from stretto.planner.bound import lower_bound_s
-    from stretto.planner.execute import execute
-    from stretto.planner.gantt_page import gantt_page
-    from stretto.planner.model_graph import model_graph
-    from stretto.planner.plan_files import read_application, read_requests
-    from stretto.planner.planners.first import first_plan
-    from stretto.planner.problem import Problem
+    by = parsing.planner(given.planner)
+    if given.html is not None:
+        parsing.checked_target("--html", given.html)
+    problem = _problem(given)
+    if given.graph:
+        from stretto.cli.found_plan import model_graph
 
-    try:
-        application = read_application(app)
-        problem = Problem(
-            application,
-            read_requests(requests),
-            _machine(application, machine),
-            load_output_lengths(),
-            num_draws=draws,
-            seed=seed,
-            preempts=not no_preemption,
-            weights=place,
-        )
-    except CapacityError as error:
-        raise ConfigError(f"{requests}: {error.message}") from error
-    if graph:
         print("\n".join(model_graph(problem)))
         return
     if warning := problem.estimates:
         print(f"warning: {warning}", file=sys.stderr)
+    from stretto.cli.found_plan import print_plan
+    from stretto.planner.gantt_page import gantt_page
+
+    planned = _planned(problem, by, given.seconds)
+    if given.html is not None:
+        page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine)
+        parsing.write("--html", given.html, page)
+    if given.as_json:
+        print(json.dumps(planned.as_json(), indent=2))
+    else:
+        print_plan(planned)
+
+
+def _problem(given: PlanOptions) -> Problem:
+    """Return what is planned: an application, its requests and a machine."""
+    place = cast("Source", nearest_name(given.weights, WEIGHTS, "there is no place of weights"))
+    draws, seed = given.draws, given.seed
+    if not 1 <= draws <= _MAX_DRAWS or seed < 0:
+        raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
+    from stretto.costs.presets import load_output_lengths
+    from stretto.planner.plan_files import read_application, read_requests
+    from stretto.planner.problem import Problem
+
+    try:
+        application = read_application(given.app)
+        return Problem(
+            application,
+            read_requests(given.requests),
+            _machine(application, given.machine),
+            load_output_lengths(),
+            num_draws=draws,
+            seed=seed,
+            preempts=not given.no_preemption,
+            weights=place,
+        )
+    except CapacityError as error:
+        raise ConfigError(f"{given.requests}: {error.message}") from error
+
+
+def _planned(problem: Problem, by: str, seconds: float | None) -> FoundPlan:
+    """Return the best plan that is found in some seconds, with what is predicted of it."""
+    from stretto.cli.found_plan import FoundPlan
+    from stretto.planner.bound import lower_bound_s
+    from stretto.planner.execute import execute
+    from stretto.planner.planners.first import first_plan
+
     begin_s = time.perf_counter()
     first = first_plan(problem)
     first_s = time.perf_counter() - begin_s
@@ -123,7 +152,7 @@ def plan(
         file=sys.stderr,
     )
     found = _found(problem, by, first, seconds)
-    planned = FoundPlan(
+    return FoundPlan(
         problem,
         found,
         search_s=time.perf_counter() - begin_s,
@@ -131,13 +160,6 @@ def plan(
         predicted_s=[execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws],
         bound_s=fmean(lower_bound_s(problem, drawn) for drawn in problem.possible_draws),
     )
-    if html is not None:
-        page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine)
-        parsing.write("--html", html, page)
-    if as_json:
-        print(json.dumps(planned.as_json(), indent=2))
-    else:
-        print_plan(planned)
 
 
 def _found(problem: Problem, by: str, first: Plan, seconds: float | None) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from stretto.model.profile import Profile
 
 
-def profile(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """The options of `stretto profile`."""
+
     engine: Annotated[
         str,
         typer.Argument(
@@ -31,99 +34,86 @@ def profile(
             "--embedder or --reranker describes.",
             metavar="[ENGINE]",
         ),
-    ] = "",
-    engines: options.EnginesFile = None,
-    llm: options.Llms = None,
-    api: options.Api = None,
-    tokenizer: options.Tokenizer = None,
-    model: options.Model = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    embedder: options.Embedder = None,
-    reranker: options.Reranker = None,
+    ] = ""
+    models: options.ModelOptions
     save: Annotated[
         bool, typer.Option("--save", help="Use the profile in later runs of this engine and model.")
-    ] = False,
-    as_json: options.AsJson = False,
+    ] = False
+    as_json: options.AsJson = False
     fit: Annotated[
         Path | None,
         typer.Option("--fit", help="Do not measure, but fit a step cost to this CSV file.", metavar="FILE"),
-    ] = None,
+    ] = None
     model_config: Annotated[
         Path | None, typer.Option("--model-config", help="config.json of the measured model.", metavar="FILE")
-    ] = None,
+    ] = None
     preset: Annotated[
         str, typer.Option("--preset", help="Preset with the hardware and starting values.", metavar="NAME")
-    ] = "A100-80G",
+    ] = "A100-80G"
     tensor_parallel: Annotated[
         int, typer.Option("--tensor-parallel", help="Number of devices of an instance.", metavar="NUMBER")
-    ] = 1,
+    ] = 1
     share: Annotated[
         float,
         typer.Option("--share", help="Share of the steps that are fitted to, from 0 to 1.", metavar="SHARE"),
-    ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the choice of steps.", metavar="NUMBER")] = 0,
-) -> None:
+    ] = 1.0
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the choice of steps.", metavar="NUMBER")] = 0
+
+
+def profile(given: ProfileOptions) -> None:
     """Measure an engine's latency by batch size, and fit the profile that schedulers and passes use.
 
     With --fit, fit the cost of an LLM's steps to measured steps instead, for simulation and planning.
     """
-    if fit is not None:
-        if engine or save or model_config is None:
+    if given.fit is not None:
+        if given.engine or given.save or given.model_config is None:
             raise ConfigError("--fit takes --model-config, and neither an engine nor --save")
         from stretto.cli.fit import fit_steps
 
         fit_steps(
-            fit,
-            config_file=model_config,
-            preset=preset,
-            tensor_parallel=tensor_parallel,
-            share=share,
-            seed=seed,
-            as_json=as_json,
+            given.fit,
+            config_file=given.model_config,
+            preset=given.preset,
+            tensor_parallel=given.tensor_parallel,
+            share=given.share,
+            seed=given.seed,
+            as_json=given.as_json,
         )
         return
-    described = {"llm": llm, "embedding": embedder, "reranking": reranker}
-    engine = engine or _only(described)
+    described = {
+        "llm": given.models.llms,
+        "embedding": given.models.embedder,
+        "reranking": given.models.reranker,
+    }
+    engine = given.engine or _only(described)
     if not engine:
         raise ConfigError("give an engine (chunking, embedding, vectors, reranking or llm) or --fit FILE")
     from rich.console import Console
     from rich.table import Table
 
-    from stretto.cli.engines import EngineOptions, assemble
+    from stretto.cli.engines import assemble
     from stretto.cli.saved import profiles_file, save_profile
-    from stretto.engines.catalogue import engine_and_model
+    from stretto.engines.profiles import engine_and_model
     from stretto.engines.profiling import profile_engine
     from stretto.runtime.devices import claim
 
-    if save:
+    if given.save:
         profiles_file()  # there is such a place
-    said = EngineOptions(
-        file=engines,
-        llms=tuple(llm or ()),
-        api=api,
-        tokenizer=tokenizer,
-        model=model,
-        device=device,
-        dtype=dtype,
-        embedder=embedder,
-        reranker=reranker,
-    )
-    measurable = _measurable(assemble(said), engine)
+    measurable = _measurable(assemble(given.models.with_one_replica()), engine)
     (replica,) = measurable.replicas
     if replica.runs_in != "loop":
         claim(replica.devices, replica.threads)
-    console = Console(stderr=as_json, emoji=False)
+    console = Console(stderr=given.as_json, emoji=False)
     table = Table("units", "tokens", "median ms", "min ms", "max ms", "units/s", title=engine)
     with console.status(f"measuring {engine}"):
         measurements, fitted = profile_engine(measurable, partial(_add_row, table))
-    if as_json:
+    if given.as_json:
         rows = [asdict(measurement) for measurement in measurements]
         print(json.dumps({"engine": engine, "rows": rows, "profile": asdict(fitted)}))
     else:
         console.print(table)
         console.print(_in_words(fitted), highlight=False)
-    if save:
+    if given.save:
         path = save_profile(engine_and_model(measurable), fitted)
         console.print(f"saved to {path}", markup=False, highlight=False, soft_wrap=True)
 

@@ -8,6 +8,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,30 +21,34 @@ from stretto.model.errors import UserError
 
 if TYPE_CHECKING:
     from stretto.sim.replay import Replayed
+    from stretto.trace.recorded_run import RecordedRun
 
 _MAX_INSTANCES = 10_000
 
 
-def replay_run(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """The options of `stretto replay`."""
+
     file: Annotated[
         Path,
         typer.Argument(
             help="File that `stretto ask --record` wrote; or a trace of agents, as `stretto load` takes it.",
             metavar="FILE",
         ),
-    ],
+    ]
     instances: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             "--instances",
             help="Simulate another number of instances of an engine, for example llm=2. Repeatable.",
             metavar="ENGINE=NUMBER",
         ),
-    ] = None,
+    ] = ()
     policy: Annotated[
         str | None,
         typer.Option("--policy", help="Simulate this batching policy for all engines.", metavar="NAME"),
-    ] = None,
+    ] = None
     passes: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +57,7 @@ def replay_run(
             "by commas.",
             metavar="NAMES",
         ),
-    ] = None,
+    ] = None
     model: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +65,7 @@ def replay_run(
             help=f"Model that a trace of agents is replayed on. Default: {MODEL}.",
             metavar="NAME",
         ),
-    ] = None,
+    ] = None
     device: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +73,7 @@ def replay_run(
             help=f"Device of each instance of that model, with known costs. Default: {DEVICE}.",
             metavar="NAME",
         ),
-    ] = None,
+    ] = None
     placement: Annotated[
         str | None,
         typer.Option(
@@ -76,60 +81,61 @@ def replay_run(
             help="Placement policy that chooses the instance of each request of a trace of agents.",
             metavar="NAME",
         ),
-    ] = None,
-    as_json: options.AsJson = False,
-) -> None:
+    ] = None
+    as_json: options.AsJson = False
+
+
+def replay_run(given: ReplayOptions) -> None:
     """Run a recorded run again in simulation, as it was and with other engines, policies or passes.
 
     A trace of agents is replayed on simulated servers: each request arrives when those that it waits for have
     ended, plus its think or tool time.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from stretto.cli.agent_replay import is_agent_trace, replay_agents
     from stretto.sim.replay import WhatIf, replay
     from stretto.trace.recorded_run import NOT_REPEATED
     from stretto.trace.run_reading import read_run
 
-    if is_agent_trace(file):
-        if passes is not None:
+    if is_agent_trace(given.file):
+        if given.passes is not None:
             raise UserError("--passes: a trace of agents has no graphs to rewrite")
-        replay_agents(file, _numbers(instances or ()), policy, model, device, placement, as_json=as_json)
+        chosen = (given.policy, given.model, given.device, given.placement)
+        replay_agents(given.file, _numbers(given.instances), *chosen, as_json=given.as_json)
         return
-    for option, value in (("--model", model), ("--device", device), ("--placement", placement)):
-        if value is not None:
-            raise UserError(f"{option} is for traces of agents; {file} is none")
-    change = WhatIf(_numbers(instances or ()) or None, policy, passes)
-    run = read_run(file)
+    for option in ("model", "device", "placement"):
+        if getattr(given, option) is not None:
+            raise UserError(f"--{option} is for traces of agents; {given.file} is none")
+    change = WhatIf(_numbers(given.instances) or None, given.policy, given.passes)
+    run = read_run(given.file)
     if run.not_repeated:
         left_out = " and ".join(NOT_REPEATED[kind] for kind in run.not_repeated)
         print(f"the run had {left_out}, which the simulation leaves out", file=sys.stderr)
+    _print(run, replay(run), None if change.is_as_recorded else replay(run, change), as_json=given.as_json)
+
+
+def _print(
+    run: RecordedRun, as_recorded: list[Replayed], changed: list[Replayed] | None, *, as_json: bool
+) -> None:
+    """Print the times of a run's queries as measured, as simulated, and as simulated with changes, if any."""
     rows = [("measured", [q.latency_s for q in run.queries if q.error is None])]
-    as_recorded = replay(run)
-    changed = as_recorded
     rows.append(("simulated as recorded", _simulated(as_recorded)))
-    if not change.is_as_recorded:
-        changed = replay(run, change)
+    if changed is not None:
         rows.append(("simulated with the changes", _simulated(changed)))
+    latencies = {name: _summary(found) for name, found in rows}
     error = _mean_error(as_recorded)
-    failed = [q for q in changed if q.measured_s is not None and q.reason is not None]
+    ended = as_recorded if changed is None else changed
+    failed = {q.query: q.reason for q in ended if q.measured_s is not None and q.reason is not None}
     if as_json:
-        result = {name: _summary(latencies) for name, latencies in rows}
-        reasons = {q.query: q.reason for q in failed}
-        result_of_run = {
-            "queries": len(run.queries),
-            "mean_error": error,
-            "latency": result,
-            "failed": reasons,
-        }
-        print(json.dumps(result_of_run, indent=2))
+        found = {"queries": len(run.queries), "mean_error": error, "latency": latencies, "failed": failed}
+        print(json.dumps(found, indent=2))
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("latency, s", box=None, pad_edge=False)
     for heading in ("queries", "mean", "p50", "p99", "longest"):
         table.add_column(heading, justify="right")
-    for name, latencies in rows:
-        summary = _summary(latencies)
+    for name, summary in latencies.items():
         table.add_row(
             name, *(f"{value:.3f}" if isinstance(value, float) else f"{value}" for value in summary.values())
         )
@@ -138,7 +144,8 @@ def replay_run(
     if error is not None:
         console.print(f"simulated as recorded is off by {error:.1%} for a query, on average", highlight=False)
     if failed:
-        reason = f"{len(failed)} queries failed in simulation, the first because of {failed[0].reason}"
+        first = next(iter(failed.values()))
+        reason = f"{len(failed)} queries failed in simulation, the first because of {first}"
         console.print(shown(reason, sys.stdout), markup=False, highlight=False)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,32 +10,37 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.terminal import say
-from stretto.cli.watching import watch_of
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
 
+_OF_THE_FILE = ("placement", "snapshot", "host", "port", "max_held_bytes")
+"""Options that stand for settings of the file."""
 
-def route(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOptions:
+    """The options of `stretto route`."""
+
     workers: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option("--worker", help="Address of a server; give one for each.", metavar="URL"),
-    ] = None,
+    ] = ()
     config: Annotated[
         Path | None,
         typer.Option("--config", help=r"TOML file with \[router] and \[\[router.worker]].", metavar="FILE"),
-    ] = None,
+    ] = None
     aliases: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             "--alias",
             help="Let a name stand for models, which get its requests by weight; give one for each.",
             metavar="NAME=MODEL[:WEIGHT],…",
         ),
-    ] = None,
+    ] = ()
     placement: Annotated[
         str | None,
         typer.Option("--placement", help="Policy that chooses the worker of a request.", metavar="NAME"),
-    ] = None,
+    ] = None
     snapshot: Annotated[
         str | None,
         typer.Option(
@@ -44,7 +49,7 @@ def route(
             "start.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     max_held_bytes: Annotated[
         int | None,
         typer.Option(
@@ -52,10 +57,10 @@ def route(
             help="Bytes held for all clients together; more is refused with status 429.",
             metavar="NUMBER",
         ),
-    ] = None,
-    otel: options.Otel = None,
-    host: options.Host = None,
-    port: options.Port = None,
+    ] = None
+    otel: options.Otel = None
+    host: options.Host = None
+    port: options.Port = None
     record: Annotated[
         Path | None,
         typer.Option(
@@ -63,21 +68,24 @@ def route(
             help="Append a line of JSON for each request: where it went, why, and what came of it.",
             metavar="FILE",
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+
+def route(given: RouteOptions) -> None:
     """Run a router before servers that speak OpenAI's API, such as vLLM or SGLang."""
+    from stretto.cli.watching import watch_of
+
     with imports_of("route", "the router"):
         from stretto.router.aliases import read_alias
         from stretto.router.config import RouterConfig, WorkerConfig
         from stretto.router.config_file import read_router_config
         from stretto.router.serve import run_router
 
-    settings = RouterConfig() if config is None else read_router_config(config)
-    settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in workers or ())))
-    settings = replace(settings, alias=(*settings.alias, *map(read_alias, aliases or ())))
-    given: dict[str, Any] = {"placement": placement, "snapshot": snapshot, "host": host, "port": port}
-    given["max_held_bytes"] = max_held_bytes
-    settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
+    settings = RouterConfig() if given.config is None else read_router_config(given.config)
+    settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in given.workers)))
+    settings = replace(settings, alias=(*settings.alias, *map(read_alias, given.aliases)))
+    values: dict[str, Any] = {name: getattr(given, name) for name in _OF_THE_FILE}
+    settings = replace(settings, **{name: value for name, value in values.items() if value is not None})
     if not settings.worker:
         raise UserError("give the servers with --worker URL, or in the file of --config")
-    run_router(settings, record, say, watch_of(otel))
+    run_router(settings, given.record, say, watch_of(given.otel))

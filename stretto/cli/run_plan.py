@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from stretto.planner.problem import Problem
     from stretto.planner.running.calls import CallBook
     from stretto.planner.running.forecast import Forecast
+    from stretto.planner.running.replanner import Replanner
+    from stretto.planner.running.replicas import MakeReplica
     from stretto.planner.running.request_store import RequestStore
     from stretto.planner.running.run import RunOutcome
 
@@ -41,7 +44,10 @@ _EMULATED_MACHINE = "8xA100-80G"
 _PLANNER = "stretto"
 
 
-def run_plan(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlanOptions:
+    """The options of `stretto run-plan`."""
+
     requests: Annotated[
         Path,
         typer.Option(
@@ -49,21 +55,21 @@ def run_plan(
             help="Requests: JSON lines as for `stretto plan`, or an OpenAI Batch file.",
             metavar="FILE",
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="File for the answers.", metavar="FILE")],
+    ]
+    out: Annotated[Path, typer.Option("--out", help="File for the answers.", metavar="FILE")]
     app: Annotated[
         Path | None,
         typer.Argument(
             help="Application: a YAML file with its nodes. Default: the models that a Batch file names.",
             metavar="APP",
         ),
-    ] = None,
+    ] = None
     failures: Annotated[
         Path | None,
         typer.Option(
             "--failures", help="File for failures. Default: FILE of --out + .failed.", metavar="FILE"
         ),
-    ] = None,
+    ] = None
     journal: Annotated[
         Path | None,
         typer.Option(
@@ -71,17 +77,17 @@ def run_plan(
             help="File from which a run that was ended goes on. Default: FILE of --out + .journal.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     serve: Annotated[
         Serve,
         typer.Option(
             "--serve",
             help="Engines that answer: models in this process, vLLM servers, or emulated servers.",
         ),
-    ] = Serve.LOCAL,
+    ] = Serve.LOCAL
     at_once: Annotated[
         int, typer.Option("--at-once", help="Largest number of models at once, without a --machine.", min=1)
-    ] = 8,
+    ] = 8
     machine: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +96,7 @@ def run_plan(
             "each model has one server; of models in processes on cores: 'cpu'.",
             metavar="NAME|FILE|here|cpu",
         ),
-    ] = None,
+    ] = None
     vllm: Annotated[
         Path | None,
         typer.Option(
@@ -98,7 +104,7 @@ def run_plan(
             help="Python interpreter of an environment with vLLM. Default: the command vllm.",
             metavar="PYTHON",
         ),
-    ] = None,
+    ] = None
     planner: Annotated[
         str | None,
         typer.Option(
@@ -106,100 +112,79 @@ def run_plan(
             help=f"One of {', '.join(PLANNERS)}, for a --machine. Default: {_PLANNER}.",
             metavar="NAME",
         ),
-    ] = None,
+    ] = None
     speed: Annotated[
         float | None,
         typer.Option("--speed", help="Emulated seconds per real second. Default: 1.", min=0.001),
-    ] = None,
-) -> None:
+    ] = None
+
+    @property
+    def failures_file(self) -> Path:
+        """File for failures."""
+        return self.failures or self.out.with_name(self.out.name + ".failed")
+
+    @property
+    def journal_file(self) -> Path:
+        """File from which a run that was ended goes on."""
+        return self.journal or self.out.with_name(self.out.name + ".journal")
+
+    @property
+    def planned_machine(self) -> str | None:
+        """Machine that is planned for; None if each model has one server."""
+        return _EMULATED_MACHINE if self.machine is None and self.serve is Serve.EMULATED else self.machine
+
+
+def run_plan(given: RunPlanOptions) -> None:
     """Run an application of several LLMs over a file of requests; the same command again goes on.
 
     What an earlier run has finished is not done again.
     """
-    parsing.checked_target("--out", out)
-    failures = failures or out.with_name(out.name + ".failed")
-    journal = journal or out.with_name(out.name + ".journal")
-    _check_files({"--requests": requests, "--out": out, "--failures": failures, "--journal": journal})
-    if out.exists() and not journal.exists():
-        raise UserError(f"--out {out}: is there already, without a journal; name another file, or remove it")
-    if serve is Serve.EMULATED and machine is None:
-        machine = _EMULATED_MACHINE
-    by = parsing.planner(planner or _PLANNER)
-    _check_use(serve, {"--machine": machine, "--planner": planner, "--vllm": vllm, "--speed": speed})
-    speed = speed or 1.0
+    _check(given)
     from rich.console import Console
 
     from stretto.cli.progress import bar
     from stretto.costs.presets import load_output_lengths
-    from stretto.planner.cores import core_models
     from stretto.planner.plan_files import read_application
     from stretto.planner.planners.table import PLANNERS
     from stretto.planner.running.batch_lines import read_batch_application
     from stretto.planner.running.forecast import Forecast
-    from stretto.planner.running.prompt_lengths import PromptLengths
     from stretto.planner.running.replanner import Replanner
-    from stretto.planner.running.replicas import (
-        core_replicas,
-        emulated_replicas,
-        local_replicas,
-        vllm_replicas,
-    )
-    from stretto.planner.running.request_lines import check_any
+    from stretto.planner.running.replicas import local_plan
     from stretto.planner.running.requests import read_run_requests
     from stretto.planner.running.run import PlanJob, run_job
 
-    if app is None:
-        application, asked = read_batch_application(requests)
+    if given.app is None:
+        application, asked = read_batch_application(given.requests)
     else:
-        application = read_application(app)
-        asked = read_run_requests(requests, application)
+        application = read_application(given.app)
+        asked = read_run_requests(given.requests, application)
     errors = Console(stderr=True, emoji=False)
     say = partial(errors.print, highlight=False, soft_wrap=True, markup=False)
     with TemporaryDirectory(prefix="stretto-") as folder, bar(errors) as progress:
-        plan: Callable[[CallBook], Plan] | Replanner = _one_each(application, at_once)
-        try:
-            if serve is Serve.LOCAL:
-                lengths = PromptLengths(application)
-                lengths.check(asked)
-                check_any(asked, requests)
-                asked.count_with(lengths.counted)
-            problem = None if machine is None else _problem(application, asked, machine, say)
-            match serve:
-                case Serve.LOCAL if problem is not None:
-                    make = core_replicas(problem, core_models(application))
-                case Serve.LOCAL:
-                    make = local_replicas(application)
-                case Serve.VLLM:
-                    make = vllm_replicas(application, problem, vllm)
-                case Serve.EMULATED:
-                    assert problem is not None
-                    make = emulated_replicas(problem, speed, Path(folder))
-        except CapacityError as error:
-            raise ConfigError(f"{requests}: {error.message}") from error
+        problem, make = _engines(given, application, asked, Path(folder), say)
+        once = local_plan(application, given.at_once)
+        plan: Callable[[CallBook], Plan] | Replanner = lambda book: once  # noqa: E731
         if problem is not None:
             if problem.estimates:
                 say(f"warning: {problem.estimates}")
-            plan = Replanner(application, problem.machine, load_output_lengths(), PLANNERS[by], speed)
+            lengths, by = load_output_lengths(), PLANNERS[parsing.planner(given.planner or _PLANNER)]
+            plan = Replanner(application, problem.machine, lengths, by, given.speed or 1.0)
         forecast = Forecast(time.monotonic)
         calls = progress.add_task("calls", total=None)
 
         def show(num_ended: int, num_left: int) -> None:
-            progress.update(
-                calls,
-                description=forecast.text(num_ended, num_left),
-                completed=num_ended,
-                total=num_ended + num_left,
-            )
+            text, total = forecast.text(num_ended, num_left), num_ended + num_left
+            progress.update(calls, description=text, completed=num_ended, total=total)
 
         job = PlanJob(
             app=application,
             requests=asked,
-            served_by=f"{serve}",
+            served_by=f"{given.serve}",
             plan=plan,
             make=make,
-            answers=out,
-            failures=failures,
-            journal=journal,
+            answers=given.out,
+            failures=given.failures_file,
+            journal=given.journal_file,
             on_predicted=forecast.predicted,
         )
         outcome = run_job(job, show)
@@ -208,11 +193,43 @@ def run_plan(
         raise typer.Exit(1)
 
 
-def _one_each(application: Application, at_once: int) -> Callable[[CallBook], Plan]:
-    from stretto.planner.running.replicas import local_plan
+def _engines(
+    given: RunPlanOptions,
+    application: Application,
+    asked: RequestStore,
+    folder: Path,
+    say: Callable[[str], None],
+) -> tuple[Problem | None, MakeReplica]:
+    """Return what is planned, if anything is, and what makes the replicas that answer.
 
-    plan = local_plan(application, at_once)
-    return lambda book: plan
+    Raises:
+        ConfigError: a request does not fit a model.
+    """
+    from stretto.planner.cores import core_models
+    from stretto.planner.running import replicas
+    from stretto.planner.running.prompt_lengths import PromptLengths
+    from stretto.planner.running.request_lines import check_any
+
+    machine = given.planned_machine
+    try:
+        if given.serve is Serve.LOCAL:
+            lengths = PromptLengths(application)
+            lengths.check(asked)
+            check_any(asked, given.requests)
+            asked.count_with(lengths.counted)
+        problem = None if machine is None else _problem(application, asked, machine, say)
+        match given.serve:
+            case Serve.LOCAL if problem is not None:
+                return problem, replicas.core_replicas(problem, core_models(application))
+            case Serve.LOCAL:
+                return problem, replicas.local_replicas(application)
+            case Serve.VLLM:
+                return problem, replicas.vllm_replicas(application, problem, given.vllm)
+            case Serve.EMULATED:
+                assert problem is not None
+                return problem, replicas.emulated_replicas(problem, given.speed or 1.0, folder)
+    except CapacityError as error:
+        raise ConfigError(f"{given.requests}: {error.message}") from error
 
 
 def _problem(
@@ -229,33 +246,34 @@ def _problem(
     return Problem(application, asked.planned(), planned_for, load_output_lengths())
 
 
-def _check_files(files: dict[str, Path]) -> None:
-    """Check that the files can be used, and that none has two uses. Raises UserError."""
-    uses: dict[Path, str] = {}
-    for option, path in files.items():
-        if option != "--requests":
-            parsing.checked_target(option, path)
-        if (other := uses.setdefault(path.resolve(), option)) != option:
-            raise UserError(f"{option} {path}: is the file of {other} too")
-
-
-def _check_use(serve: Serve, given: Mapping[str, object]) -> None:
-    """Check that the options given have a use with these engines, and that vLLM, if needed, is there.
+def _check(given: RunPlanOptions) -> None:
+    """Check that the options can be used together.
 
     Raises:
-        UserError: an option has no use, or vLLM is not there.
+        UserError: a file cannot be used, an option has no use with these engines, or vLLM is needed and is
+            not there.
     """
-    machine, vllm = given["--machine"], given["--vllm"]
-    uses = {
-        "--planner": machine is not None,
-        "--vllm": serve is Serve.VLLM,
-        "--speed": serve is Serve.EMULATED,
-    }
-    for option, has_use in uses.items():
-        if given[option] is not None and not has_use:
+    files = {"--out": given.out, "--failures": given.failures_file, "--journal": given.journal_file}
+    uses = {given.requests.resolve(): "--requests"}
+    for option, path in files.items():
+        parsing.checked_target(option, path)
+        if (other := uses.setdefault(path.resolve(), option)) != option:
+            raise UserError(f"{option} {path}: is the file of {other} too")
+    if given.out.exists() and not given.journal_file.exists():
+        raise UserError(
+            f"--out {given.out}: is there already, without a journal; name another file, or remove it"
+        )
+    parsing.planner(given.planner or _PLANNER)
+    machine, serve, vllm = given.planned_machine, given.serve, given.vllm
+    for option, value, has_use in (
+        ("--planner", given.planner, machine is not None),
+        ("--vllm", vllm, serve is Serve.VLLM),
+        ("--speed", given.speed, serve is Serve.EMULATED),
+    ):
+        if value is not None and not has_use:
             without = " without --machine" if option == "--planner" else ""
             raise UserError(f"{option}: has no use with --serve {serve}{without}; leave it out")
-    if machine is not None and (str(machine).casefold() == CPU) != (serve is Serve.LOCAL):
+    if machine is not None and (machine.casefold() == CPU) != (serve is Serve.LOCAL):
         on = "the cores of this machine: --machine cpu" if serve is Serve.LOCAL else "GPUs"
         raise UserError(f"--machine {machine}: --serve {serve} is planned for {on}")
     if serve is Serve.VLLM and shutil.which(str(vllm or "vllm")) is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +18,19 @@ from stretto.model.errors import StrettoError, UserError
 from stretto.model.extras import check_installed, imports_of
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stretto.model.deployment import Deployment
     from stretto.runtime.runtime import Runtime
+    from stretto.schema.tables import Tables
+    from stretto.service.config import ServiceConfig
+    from stretto.service.serve import ServedParts
 
 
-def serve(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The options of `stretto serve`."""
+
     engines: Annotated[
         Path | None,
         typer.Option(
@@ -30,10 +38,10 @@ def serve(
             help=r"TOML file with engines and their replicas, and \[service] with tenants and limits.",
             metavar="FILE",
         ),
-    ] = None,
-    llm: options.Llms = None,
+    ] = None
+    llm: options.Llms = ()
     worker: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             "--worker",
             help="Address of a server that speaks OpenAI's API. All requests wait in one queue for the "
@@ -41,29 +49,29 @@ def serve(
             r"workers, which is passed on. Repeatable; others stand in the file as \[\[router.worker]].",
             metavar="URL",
         ),
-    ] = None,
-    api: options.Api = None,
-    tokenizer: options.Tokenizer = None,
-    model: options.Model = None,
+    ] = ()
+    api: options.Api = None
+    tokenizer: options.Tokenizer = None
+    model: options.Model = None
     app: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             "--app",
             help="App to deploy: FILE.py:NAME, where NAME is a Template or a function that returns one, or a "
             f"ready-made one: {', '.join((*APPS, SEARCH))}. Repeatable.",
             metavar="FILE.py:NAME",
         ),
-    ] = None,
+    ] = ()
     docs: Annotated[
-        list[Path] | None,
+        tuple[Path, ...],
         typer.Option(
             "--docs",
             help=f"Document or folder of documents that the app {SEARCH} searches, and from which apps "
             "answer chats that bring none. Repeatable.",
             metavar="PATH",
         ),
-    ] = None,
-    search: options.SearchUrl = None,
+    ] = ()
+    search: options.SearchUrl = None
     offline: Annotated[
         Path | None,
         typer.Option(
@@ -72,7 +80,7 @@ def serve(
             "as models. Results: FILE.answers, FILE.failed, FILE.journal; the same file again goes on.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     offline_app: Annotated[
         Path | None,
         typer.Option(
@@ -81,8 +89,8 @@ def serve(
             "models of its nodes are engines.",
             metavar="APP",
         ),
-    ] = None,
-    otel: options.Otel = None,
+    ] = None
+    otel: options.Otel = None
     state: Annotated[
         Path | None,
         typer.Option(
@@ -91,54 +99,23 @@ def serve(
             "leave of the engines, and go on when the service is started again.",
             metavar="DIR",
         ),
-    ] = None,
-    host: options.Host = None,
-    port: options.Port = None,
-) -> None:
+    ] = None
+    host: options.Host = None
+    port: options.Port = None
+
+
+def serve(given: ServeOptions) -> None:
     """Serve models, apps, and programs on semantic variables, over HTTP. Models stay loaded."""
-    parsing.check_paths(docs or ())
+    parsing.check_paths(given.docs)
+    check_installed("service", "the service", "httptools", "httpx", "uvloop")
+    if given.offline is None and given.offline_app is not None:
+        raise UserError("--offline-app: has no use without --offline; name the file of requests")
     from rich.console import Console
 
-    from stretto.cli.documents import read_documents
-    from stretto.cli.engines_file import deployed
     from stretto.cli.progress import spinner
-    from stretto.cli.reachable import out_of_reach
-    from stretto.cli.saved import learned_file
-    from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
-    from stretto.cli.served_workers import pool_of, with_pool
-    from stretto.cli.watching import watch_of
-    from stretto.engines.llm_size import are_small_llms
-    from stretto.schema.reading import read_tables
 
-    check_installed("service", "the service", "httptools", "httpx", "uvloop")
-    with imports_of("service", "the service"):
-        from stretto.service.api_keys import is_hash
-        from stretto.service.apps.deployed_app import load_apps
-        from stretto.service.config import read_service_config
-    if offline is None and offline_app is not None:
-        raise UserError("--offline-app: has no use without --offline; name the file of requests")
-    tables = None if engines is None else read_tables(engines)
-    config = read_service_config(tables)
-    if plain := [one.name for one in config.tenant if not all(map(is_hash, one.keys))]:
-        say(f"keys of {', '.join(plain)} stand in plain text: put hashes there, which `stretto keys` writes")
-    given: dict[str, Any] = {"host": host, "port": port}
-    config = replace(config, **{name: value for name, value in given.items() if value is not None})
-    apps = load_apps(app or (), small_llm=engines is None and not worker and are_small_llms(llm or ()))
-    machine, described = (None, ()) if tables is None else deployed(tables)
     errors = Console(stderr=True, emoji=False)
-    watch = watch_of(otel)
-    pool = pool_of(worker or (), tables, config, say, model, watch)
-    if pool is None:
-        deployments = with_usual_engines(described, tuple(llm or ()), api, tokenizer, model)
-    else:
-        deployments = with_usual_engines(with_pool(described, pool, llm or ()), (), api, tokenizer)
-    documents = read_documents(docs or [], options.MAX_BYTES, errors, is_strict=False)
-    needed = {name: deployed.template for name, deployed in apps.items()}
-    deployments = with_engines_of(needed, deployments, None if documents else search, documents)
-    deployments, spares = with_vector_engines(deployments)
-    for away in asyncio.run(out_of_reach(deployments)):
-        say(f"{away}; started without it")
-    beside = None if offline is None else _beside(offline, offline_app, deployments)
+    parts = _parts(given, errors)
     with imports_of("service", "the service"):
         from stretto.service.serve import run_service
     with ExitStack() as starting:
@@ -148,21 +125,69 @@ def serve(
             starting.close()
             say(line)
 
-        run_service(
-            deployments,
-            config,
-            say_ready,
-            machine,
-            apps,
-            beside,
-            documents,
-            spares,
-            learned_file(),
-            pool,
-            watch,
-            state,
-            engines,
+        run_service(parts, say_ready)
+
+
+def _parts(given: ServeOptions, errors: Console) -> ServedParts:
+    """Return what is served: engines and apps of the options and of the engines file."""
+    from stretto.cli.documents import read_documents
+    from stretto.cli.engines_file import deployed
+    from stretto.cli.reachable import out_of_reach
+    from stretto.cli.saved import learned_file
+    from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
+    from stretto.cli.served_workers import pool_of, with_pool
+    from stretto.cli.watching import watch_of
+    from stretto.engines.llm_size import are_small_llms
+    from stretto.schema.reading import read_tables
+
+    with imports_of("service", "the service"):
+        from stretto.service.apps.deployed_app import load_apps
+        from stretto.service.serve import ServedParts
+    tables = None if given.engines is None else read_tables(given.engines)
+    config = _config(given, tables)
+    has_small_llm = given.engines is None and not given.worker and are_small_llms(given.llm)
+    apps = load_apps(given.app, small_llm=has_small_llm)
+    machine, described = (None, ()) if tables is None else deployed(tables)
+    watch = watch_of(given.otel)
+    pool = pool_of(given.worker, tables, config, say, given.model, watch)
+    if pool is None:
+        deployments = with_usual_engines(described, given.llm, given.api, given.tokenizer, given.model)
+    else:
+        deployments = with_usual_engines(
+            with_pool(described, pool, given.llm), (), given.api, given.tokenizer
         )
+    documents = read_documents(given.docs, options.MAX_BYTES, errors, is_strict=False)
+    needed = {name: deployed.template for name, deployed in apps.items()}
+    deployments = with_engines_of(needed, deployments, None if documents else given.search, documents)
+    deployments, spares = with_vector_engines(deployments)
+    for away in asyncio.run(out_of_reach(deployments)):
+        say(f"{away}; started without it")
+    return ServedParts(
+        deployments=tuple(deployments),
+        config=config,
+        machine=machine,
+        apps=apps,
+        beside=None if given.offline is None else _beside(given.offline, given.offline_app, deployments),
+        documents=documents,
+        spares=spares,
+        learned=learned_file(),
+        pool=pool,
+        watch=watch,
+        state=given.state,
+        engines_file=given.engines,
+    )
+
+
+def _config(given: ServeOptions, tables: Tables | None) -> ServiceConfig:
+    """Return the settings of the service: those of its file, with the options' address and port."""
+    from stretto.service.api_keys import is_hash
+    from stretto.service.config import read_service_config
+
+    config = read_service_config(tables)
+    if plain := [one.name for one in config.tenant if not all(map(is_hash, one.keys))]:
+        say(f"keys of {', '.join(plain)} stand in plain text: put hashes there, which `stretto keys` writes")
+    values: dict[str, Any] = {"host": given.host, "port": given.port}
+    return replace(config, **{name: value for name, value in values.items() if value is not None})
 
 
 def _beside(

@@ -10,20 +10,22 @@ from stretto.apps.template import Template
 from stretto.cli.saved import with_saved_profiles
 from stretto.engines.batch.embedding import MINILM
 from stretto.engines.catalogue import (
-    BY_PREFIXES,
-    FOR_SERVERS,
     RAG_ENGINES,
     SEARCH_ENGINES,
-    check_llm_is_here,
     embedding_engine,
-    is_url,
-    llm_deployment,
-    llm_replica,
     local_engines,
     reranking_engine,
     search_engines,
-    server_replica,
     transforms_engine,
+)
+from stretto.engines.llms import (
+    BY_PREFIXES,
+    FOR_SERVERS,
+    check_llm_is_here,
+    is_url,
+    llm_deployment,
+    llm_replica,
+    server_replica,
 )
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import (
     Bound,

@@ -15,7 +15,7 @@ Source: own; Parrot §5.4 has the principle.
 from __future__ import annotations
 
 from stretto.cluster.class_loads import ClassLoads, latency_room
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementEvent, PlacementRequest
 
 _LATENCY_WEIGHT = 4.0

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import islice
 
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementRequest
 from stretto.cluster.prefix_hashes import HASH_BYTES
 from stretto.cluster.prefix_index import PrefixIndex

@@ -95,6 +95,7 @@ class HeldBlocks:
         """
         if not self._holders:
             return []
+        limit = min(limit, len(self._copies.keys() | self._elsewhere.keys()))
         found: dict[InstanceId, None] = {}
         for block in reversed(blocks):
             for instance in self._holders.get(block, ()):

@@ -23,7 +23,8 @@ from dataclasses import field
 from typing import Literal, Protocol, TypeAlias
 
 from stretto.cluster.block_hashes import BlockHash
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.loading import NO_LOADING, LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import (

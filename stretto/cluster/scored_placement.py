@@ -9,7 +9,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import (

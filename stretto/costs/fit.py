@@ -24,7 +24,8 @@ import numpy as np
 from stretto.costs.largest_sum import Pull, fit_largest
 from stretto.costs.nnls import Floats
 from stretto.costs.shape import StepShape
-from stretto.costs.step import LLMStepCost, StepFeatures
+from stretto.costs.step import LLMStepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.costs.step_terms import (
     ALL_REDUCE,
     BY_DEVICES,

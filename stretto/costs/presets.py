@@ -28,7 +28,8 @@ from stretto.costs.loading import LoadingCost, Source, StartTimes, Storage
 from stretto.costs.output_lengths import LengthsBySource, OutputLengths
 from stretto.costs.preble import preble_cost
 from stretto.costs.shape import Hardware, LLMModel
-from stretto.costs.step import Kernels, LLMStepCost, StepCost, StepFeatures
+from stretto.costs.step import LLMStepCost, StepCost
+from stretto.costs.step_features import Kernels, StepFeatures
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile
 

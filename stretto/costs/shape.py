@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -44,25 +44,6 @@ class StepShape(NamedTuple):
         """
         context_tokens = self.context_tokens + num_steps * self.num_decodes
         return StepShape(0, 0, 0, 0, self.num_decodes, context_tokens, self.max_context_tokens + num_steps)
-
-
-def shape_of(slices: Iterable[tuple[int, int, bool]]) -> StepShape:
-    """Return the sizes of an LLM step (numbers of sequences and tokens) that decide how long it takes.
-
-    `slices` has (tokens before, tokens computed, whether it is a decode) of each sequence.
-    """
-    num_prefills = prefill_tokens = max_prefill = pairs = num_decodes = context = max_context = 0
-    for start, num_tokens, is_decode in slices:
-        if is_decode:
-            num_decodes += 1
-            context += start + num_tokens
-            max_context = max(max_context, start + num_tokens)
-        else:
-            num_prefills += 1
-            prefill_tokens += num_tokens
-            max_prefill = max(max_prefill, num_tokens)
-            pairs += num_tokens * start + num_tokens * (num_tokens + 1) // 2
-    return StepShape(num_prefills, prefill_tokens, max_prefill, pairs, num_decodes, context, max_context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.costs.shape import StepShape
-from stretto.costs.step import LLMStepCost, StepCost, StepFeatures
+from stretto.costs.step import LLMStepCost, StepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.costs.step_terms import (
     ALL_REDUCE,
     FEW,

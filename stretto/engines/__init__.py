@@ -10,16 +10,15 @@ from stretto.model.lazy_names import lazy_names
 if TYPE_CHECKING:
     from stretto.engines.catalogue import (
         embedding_engine,
-        llm_engine,
         local_engines,
         reranking_engine,
         search_engines,
-        server_replica,
         tools_engine,
         transforms_engine,
         vectors_engine,
         web_engine,
     )
+    from stretto.engines.llms import llm_engine, server_replica
     from stretto.engines.mcp_tools import MCPServer, MCPTools
 
 __all__ = [
@@ -37,8 +36,12 @@ __all__ = [
     "web_engine",
 ]
 
-_MODULES = {
-    "catalogue": tuple(name for name in __all__ if not name.startswith("MCP")),
+_MODULES: dict[str, tuple[str, ...]] = {
+    "catalogue": (
+        *("embedding_engine", "local_engines", "reranking_engine", "search_engines", "tools_engine"),
+        *("transforms_engine", "vectors_engine", "web_engine"),
+    ),
+    "llms": ("llm_engine", "server_replica"),
     "mcp_tools": ("MCPServer", "MCPTools"),
 }
 

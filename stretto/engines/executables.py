@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, get_args
 
-from stretto.engines.catalogue import PROFILES
+from stretto.engines.profiles import PROFILES
 from stretto.engines.server_process.programs import PROGRAMS
 from stretto.model.deployment import Contract, RunsIn
 from stretto.model.errors import ConfigError
@@ -123,7 +123,6 @@ def _server(module: str, name: str, *more_places: RunsIn, **fixed: object) -> Ex
 
 EXECUTABLES: Mapping[str, Executable] = {
     "transformer": _model("transformer.engine", "TransformerLLM", "TransformerConfig", *_MODEL_PACKAGES),
-    "reference": _model("reference.engine", "ReferenceLLM", "ReferenceConfig", *_MODEL_PACKAGES),
     "stand-in": _model("scripted.standin", "StandIn", "StandInConfig"),
     "openai": _server("openai_server", "OpenAIServer"),
     **{

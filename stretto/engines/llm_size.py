@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stretto.engines.catalogue import DEFAULT_LLM
+from stretto.engines.llms import DEFAULT_LLM
 
 _MOST_BYTES = 1_000_000_000
 _WEIGHTS = (".safetensors", ".gguf", ".bin")

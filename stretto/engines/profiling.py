@@ -19,7 +19,7 @@ from stretto.engines.batch.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, max_
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.measurement import Measurement, text_of_words
 from stretto.engines.server_profiling import profile_server
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile

@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from stretto.graph.graph import ROLES, Arg, Constant, Graph, Primitive, PromptParts, Ref, Slot, config_items
-from stretto.graph.ops import OPS, Ops, OpSpec
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops, OpSpec
 from stretto.graph.strategy import NO_STRATEGY, Strategy
 from stretto.graph.verify import verify
 from stretto.model.errors import ConfigError, GraphError

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.graph.graph import HINT, Arg, Constant, Graph, Primitive, PromptParts, Slot
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles
 from stretto.model.errors import ConfigError
 

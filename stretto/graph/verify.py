@@ -12,7 +12,8 @@ from dataclasses import replace
 from heapq import heappop, heappush
 
 from stretto.graph.graph import ANSWER, HINT, WHEN, Arg, Graph, Primitive, Ref, Slot
-from stretto.graph.ops import OPS, Ops, OpSpec, Port
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.types import accepts, is_promptable, item_type, list_of
 from stretto.model.errors import GraphError
 

@@ -69,7 +69,8 @@ class ClientRequest:
         limits: limits of the request; None until its head has been looked at.
         refusal: why it cannot be served, if that is known before it is read to its end.
         found: what the application has found out at its head, such as its route.
-        on_sent: called when it is sent to a worker; None tells nobody.
+        on_sent: called with True when it is sent to a worker, and with False when it is taken back and waits
+            again; None tells nobody.
         num_held: bytes of memory that it and its answer count as holding.
         on_end: called once when it has been answered, or its client has left; None for nothing.
     """
@@ -85,7 +86,7 @@ class ClientRequest:
     limits: RequestLimits | None = None
     refusal: Refused | None = None
     found: Any = None
-    on_sent: Callable[[], None] | None = None
+    on_sent: Callable[[bool], None] | None = None
     num_held: int = 0
     on_end: Callable[[], None] | None = None
     _body: list[bytes | bytearray] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable
 from time import monotonic
@@ -76,7 +77,8 @@ class ClientConnection(asyncio.Protocol):
         self._none = self._request = ClientRequest()
         self._served: Served | None = None
         self._answer_bytes = self._unsent_bytes = self._num_served = 0
-        self._has_answer = self._is_last = self._lingers = False
+        self._has_answer = self._is_last = False
+        self._lingers_since_s = math.inf
         self.last_s = self._unread_since_s = monotonic()
         self.is_local = False
 
@@ -156,12 +158,24 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def close_when_idle(self, silent_since_s: float) -> None:
+    def close_when_idle(self, silent_since_s: float, end: Refused, *, is_over: bool) -> None:
         """Close the connection after the answer that is on its way, or if the client has been silent since
         then: a request may be on its way.
+
+        Args:
+            end: refuses a request that has not come whole.
+            is_over: whether nothing more is waited for, so that silence does not matter.
         """
         self._is_last = True
-        if not self._is_busy and self.last_s <= silent_since_s:
+        if self._lingers_since_s <= silent_since_s:
+            self.abort()
+            return
+        if not is_over and self.last_s > silent_since_s:
+            return
+        if not self._reading.has_rest:
+            self._reader.refuse_begun(end)
+            self._serve_next()
+        if not self._is_due:
             self.close()
 
     def abort(self) -> None:
@@ -202,7 +216,7 @@ class ClientConnection(asyncio.Protocol):
         A client that has closed its connection looks the same, until it refuses what is sent to it.
         """
         self._is_last = self._reading.has_all = True
-        if self._lingers or not self._is_due:
+        if self._lingers_since_s < math.inf or not self._is_due:
             return False
         self._probe()
         self._loop.call_later(_LOOK_S, self._look)
@@ -287,7 +301,7 @@ class ClientConnection(asyncio.Protocol):
             return
         head = answer_head(status, headers, length=len(body), is_chunked=False, keeps_alive=False)
         self.write(head + body)
-        self._lingers = True
+        self._lingers_since_s = monotonic()
         self._transport.write_eof()
         self._loop.call_later(_LINGER_S, self.abort)
 

@@ -16,6 +16,7 @@ OVER_LIMIT = "over_limit"
 NO_UPGRADE = "no_upgrade"
 UNKNOWN_PATH = "unknown_path"
 WRONG_METHOD = "method_not_allowed"
+DRAINING = "draining"
 
 
 class Refused(UserError):
@@ -75,6 +76,11 @@ def too_large(max_bytes: int) -> Refused:
 def too_slow(max_s: float) -> Refused:
     """Return the refusal of a body that does not come in time."""
     return Refused(408, TOO_SLOW, f"the body has not come within {max_s:g} s")
+
+
+def draining() -> Refused:
+    """Return the refusal of new work, and of a request that has not come whole, by a server that ends."""
+    return Refused(503, DRAINING, "the service is being ended", retry_after_s=1.0)
 
 
 def over_limit(message: str, retry_after_s: float) -> Refused:

@@ -117,6 +117,11 @@ class RequestReader:
         else:
             self._refuse(Refused(408, SLOW_HEAD, f"the head has not come within {limit_s:g} s"))
 
+    def refuse_begun(self, error: Refused) -> None:
+        """Refuse the request that is being read, if one is: it has not come whole."""
+        if self._since_s != math.inf:
+            self._refuse(error)
+
     def go_on(self, now_s: float) -> None:
         """Handle that no bytes were taken from the client for a while: that time is not the client's."""
         if self._since_s != math.inf:

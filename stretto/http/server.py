@@ -12,6 +12,7 @@ from time import monotonic
 
 from stretto.http.client.address import url_of
 from stretto.http.connection import Application, ClientConnection
+from stretto.http.refusals import draining
 from stretto.model.errors import ConfigError
 
 IDLE_S = 75.0
@@ -20,7 +21,9 @@ _UNREAD_S = 60.0
 _BACKLOG = 2048
 _SWEEP_S = 1.0
 _SILENCE_S = 0.5
-"""Seconds of silence after which a connection is closed at the end: no request is on its way."""
+"""Seconds of silence after which a connection is closed at the end: no request is on its way. A request that
+is on its way at the end has as long to come whole, and its client to read that it is refused.
+"""
 _STEP_S = 0.02
 
 
@@ -102,13 +105,17 @@ class HttpServer:
             self._server = None
 
     async def finish(self, grace_s: float) -> None:
-        """Take no more connections, and wait until all requests are answered, at most `grace_s` seconds."""
+        """Take no more connections, and wait until all requests are answered, at most `grace_s` seconds.
+        Requests that have not come whole after a moment are refused.
+        """
         self.stop_listening()
-        end_s = monotonic() + grace_s
-        while self.connections and monotonic() < end_s:
+        begun_s = now_s = monotonic()
+        while self.connections and now_s < begun_s + grace_s:
+            is_over = now_s > begun_s + _SILENCE_S
             for connection in list(self.connections):
-                connection.close_when_idle(monotonic() - _SILENCE_S)
+                connection.close_when_idle(now_s - _SILENCE_S, draining(), is_over=is_over)
             await asyncio.sleep(_STEP_S)
+            now_s = monotonic()
 
     def close(self) -> None:
         """Take no more connections, and drop those that there are."""

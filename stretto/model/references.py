@@ -1,9 +1,8 @@
 """References to values that stay where they were produced, outside the scheduler's process.
 
-An engine in a process of its own, or in a Ray worker, leaves large results in memory that other instances
-read. The schedulers pass on references; the instance that needs a value fetches it by itself. A value that
-the schedulers look into, such as a text in a prompt, is loaded there. So are outputs, when a caller gets
-them.
+An engine in a Ray worker leaves large results in memory that other workers read. The schedulers pass on
+references; the instance that needs a value fetches it by itself. A value that the schedulers look into, such
+as a text in a prompt, is loaded there. So are outputs, when a caller gets them.
 
 A reference stands for one value or one item of a list, never for a list, so that lists are cut and joined
 without a look at their items.

@@ -15,6 +15,7 @@ from stretto.http.client.headers import Headers
 from stretto.http.served import WholeAnswer
 from stretto.operate.explanations import explanation_json, summary_json
 from stretto.operate.live import FleetView, live_json, program_gauge
+from stretto.operate.prefix.shown import faults_json, faults_published
 from stretto.operate.watch import Watch
 from stretto.wire import metric_table as table
 from stretto.wire.metrics import Published
@@ -64,6 +65,8 @@ class AdminPages:
                 return 200, [(b"content-type", b"text/event-stream")], b""
             case "/admin/programs":
                 return _json([summary_json(one, now_s) for one in self._watch.programs])
+            case "/admin/prompts":
+                return _json(faults_json(self._watch.prompts))
             case "/admin/program":
                 name = "".join(parse_qs(query).get("program", [""]))
                 found = self._watch.programs.find(name)
@@ -82,9 +85,10 @@ class AdminPages:
         return self._event
 
     def published(self) -> list[Published]:
-        """Return the metric of programs by state."""
+        """Return the metrics of programs: by their states, and of faults of their prompts."""
         counts = program_gauge(self._watch, self._view(), monotonic())
-        return [(table.PROGRAMS, [table.PROGRAMS.sample(n, state) for state, n in counts.items()])]
+        programs = [table.PROGRAMS.sample(n, state) for state, n in counts.items()]
+        return [(table.PROGRAMS, programs), *faults_published(self._watch.prompts)]
 
 
 def _json(value: object) -> WholeAnswer:

@@ -1,4 +1,4 @@
-"""What the live page shows: workers, programs, tenants, and the slowest programs of the last hour."""
+"""What the live page shows: workers, programs, tenants, batches, and the slowest programs of an hour."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from stretto.model.record import record
 from stretto.operate.explanations import LABELS, summary_json
+from stretto.operate.prefix.shown import faults_json
 from stretto.operate.program_times import ProgramTime
 from stretto.operate.request_metrics import Counted
 from stretto.operate.watch import Watch
@@ -15,6 +16,7 @@ from stretto.sched.request_trace import TenantProgram
 
 _MAX_PROGRAMS = 200
 _MAX_SLOW = 25
+_MAX_BATCHES = 100
 _SILENT_S = 300.0
 """Seconds without a request after which a program counts as one that goes on no more."""
 _HOUR_S = 3600.0
@@ -50,6 +52,27 @@ class LiveWait(NamedTuple):
     is_held: bool
 
 
+class BatchPicture(NamedTuple):
+    """What is shown of a batch that has not ended.
+
+    Attributes:
+        completed, failed, total: numbers of its lines; `total` is 0 until its file was read.
+        running: lines that run at engines.
+        left_s: seconds that are left of its window.
+        why: what it waits for; "" for nothing.
+    """
+
+    batch: str
+    tenant: str
+    status: str
+    completed: int
+    failed: int
+    total: int
+    running: int
+    left_s: float
+    why: str
+
+
 class FleetView(NamedTuple):
     """The present state of a door, taken at one time."""
 
@@ -57,6 +80,7 @@ class FleetView(NamedTuple):
     waits: Sequence[LiveWait]
     num_waiting: int
     num_held: int
+    batches: Sequence[BatchPicture] = ()
 
 
 def program_gauge(watch: Watch, fleet: FleetView, now_s: float) -> Mapping[str, int]:
@@ -86,7 +110,10 @@ def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
             {"tenant": name, **{state: by_state[name, state] for state in _STATES}, **counts._asdict()}
             for name, counts in sorted(by_tenant.items())
         ],
+        "batches": [one._asdict() for one in fleet.batches[:_MAX_BATCHES]],
+        "num_batches": len(fleet.batches),
         "slowest": [summary_json(one, now_s) for one in slowest],
+        "faults": faults_json(watch.prompts),
         "labels": LABELS,
     }
 

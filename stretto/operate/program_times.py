@@ -191,6 +191,10 @@ class ProgramTimes(Observer):
         """Return the programs of this name, which several tenants may have."""
         return [one for (_, name), one in self._programs.items() if name == program]
 
+    def prefill_token_s(self, trace: RequestTrace) -> float:
+        """Return the seconds of the prefill of a token of a request's model; 0 if they are not known."""
+        return self._rates_of(trace).prefill.token_s
+
     def check_invariants(self) -> None:
         """Check that the parts of each path add up to the program's wall time. For tests."""
         for program in self._programs.values():

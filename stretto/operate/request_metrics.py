@@ -91,7 +91,7 @@ class RequestMetrics(Observer):
         self._attempts: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._refused: Counter[tuple[Door, int]] = Counter()
-        self._num_hedges = 0
+        self._num_hedges = self._num_repaired = 0
         self._decision_s = 0.0
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
@@ -114,6 +114,7 @@ class RequestMetrics(Observer):
         if trace.decided_s is not None and trace.placed_s is not None:
             self._decision_s += trace.decided_s - trace.placed_s
         self._num_hedges += trace.was_hedged
+        self._num_repaired += bool(trace.repaired)
         if (first_s := trace.first_token_s) is not None:
             row.first_token_s.observe(first_s - trace.arrived_s)
             num_tokens = trace.output_tokens or 0
@@ -169,6 +170,7 @@ class RequestMetrics(Observer):
             _by_worker(table.ATTEMPTS, self._attempts),
             _by_worker(table.FAILED_ATTEMPTS, self._failed),
             (table.HEDGES, [table.HEDGES.sample(self._num_hedges)]),
+            (table.REPAIRED, [table.REPAIRED.sample(self._num_repaired)]),
             (table.DECISION_S, [table.DECISION_S.sample(self._decision_s)]),
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto.operate.prefix.guard import PrefixGuard
 from stretto.operate.program_times import ProgramTimes
 from stretto.operate.request_lines import RequestLines
 from stretto.operate.request_metrics import RequestMetrics
@@ -18,12 +19,14 @@ class Watch:
     Attributes:
         metrics: counts of requests.
         programs: where the time of the last programs went.
+        prompts: which programs send prompts that change before text that stays.
         observers: all observers, which are to be shown each request.
     """
 
     def __init__(self, spans: Spans | None = None) -> None:
         self.metrics = RequestMetrics()
         self.programs = ProgramTimes()
+        self.prompts = PrefixGuard()
         self.spans = spans
         self.observers = Observers([self.metrics, self.programs, RequestLines()])
         if spans is not None:

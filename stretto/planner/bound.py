@@ -15,9 +15,9 @@ import numpy as np
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost, StepCost
 from stretto.costs.step_arrays import Floats, Ints, ShapeArrays, steps_s
+from stretto.planner.drawn_calls import DrawnCalls
 from stretto.planner.machine import ReplicaCost
 from stretto.planner.problem import Problem
-from stretto.planner.workload import DrawnCalls
 
 _PRECISION = 1e-4
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from stretto.costs.fit import MeasuredStep, fit_step_cost
 from stretto.costs.shape import Hardware, LLMModel
-from stretto.costs.step import StepFeatures
+from stretto.costs.step_features import StepFeatures
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import Replica
 from stretto.model.tasks import Decode, LLMTask
@@ -19,7 +19,7 @@ from stretto.model.values import Segment
 from stretto.planner.machine import scheduler_config
 
 if TYPE_CHECKING:
-    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.engine_config import TransformerConfig
     from stretto.planner.measure_steps import MeasuredLLM
 
 WIDTHS = (48, 16, 4, 1)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from stretto.costs.loading import LoadingCost
 from stretto.costs.presets import Preset
 from stretto.costs.shape import model_of
-from stretto.costs.step import Kernels
-from stretto.engines.catalogue import checkpoint_path, llm_replica
+from stretto.costs.step_features import Kernels
+from stretto.engines.llms import checkpoint_path, llm_replica
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreCost, CoreModel, core_hardware
@@ -53,7 +53,7 @@ def _core_model(name: str) -> CoreModel:
         )
     replica = llm_replica(name)
     from stretto.engines.transformer.config import read_raw_config
-    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     if not isinstance(replica.config, TransformerConfig):
         raise ConfigError(f"model {name!r} is of a kind that cannot be planned on cores")

@@ -9,61 +9,26 @@ said by `StageSequence`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from math import inf
-from typing import TypeVar
 
 import numpy as np
 
 from stretto.costs.step_arrays import Floats, Ints
 from stretto.model.errors import InternalError
+from stretto.planner.drawn_calls import DrawnCalls
+from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.links import Links
 from stretto.planner.plan import Plan, PlannedReplica
 from stretto.planner.problem import Problem
 from stretto.planner.replica_arrivals import Replica, run_replica, run_together
-from stretto.planner.replica_run import ReplicaLoad, ReplicaRun
+from stretto.planner.replica_run import ReplicaLoad
+from stretto.planner.stage_runs import NodeProgress, StageRun, hold_devices
 from stretto.planner.stage_sequence import PresentStage, StageSequence
+from stretto.planner.stage_units import stage_units
 from stretto.planner.starts import Starts
-from stretto.planner.workload import DrawnCalls
-
-Numbers = TypeVar("Numbers", Ints, Floats)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSpan:
-    """The time that a replica holds its devices: from its start, when it loads, to its end.
-
-    Attributes:
-        busy_s: seconds in which it computed.
-        waits_s: times from and until which it was loaded, and waited for input.
-    """
-
-    replica: PlannedReplica
-    start_s: float
-    ready_s: float
-    end_s: float
-    busy_s: float
-    waits_s: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """A plan carried out in virtual time.
-
-    Attributes:
-        ended_s: time at which each node is done.
-    """
-
-    makespan_s: float
-    spans: tuple[ReplicaSpan, ...]
-    ended_s: dict[str, float]
-
-    def idle_share(self, num_devices: int) -> float:
-        """Return the share of the devices' time in which they do not compute, loading included."""
-        busy_s = sum(span.busy_s * span.replica.tp for span in self.spans)
-        return 1 - busy_s / (self.makespan_s * num_devices)
 
 
 def execute(problem: Problem, plan: Plan, drawn: dict[str, DrawnCalls]) -> Execution:
@@ -72,54 +37,20 @@ def execute(problem: Problem, plan: Plan, drawn: dict[str, DrawnCalls]) -> Execu
 
 
 @dataclass(slots=True)
-class _Progress:
-    """The progress of a node's calls."""
-
-    drawn: DrawnCalls
-    generated: Ints
-    ended_s: Floats
-
-    @property
-    def is_done(self) -> bool:
-        return bool(np.all(self.ended_s < inf))
-
-
-@dataclass(slots=True)
-class _Running:
-    """A replica of the present stage: its calls of each node, and how they run."""
-
-    replica: PlannedReplica
-    start_s: float
-    ready_s: float
-    calls: dict[str, Ints]
-    run: ReplicaRun
-
-    @property
-    def end_s(self) -> float:
-        ended_s = self.run.ended_s
-        return float(ended_s.max()) if len(ended_s) else self.ready_s
-
-    def by_node(self, values: Numbers) -> Iterator[tuple[str, Ints, Numbers]]:
-        """Yield the calls of each node with their values, which are given for all calls."""
-        first = 0
-        for name, calls in self.calls.items():
-            yield name, calls, values[first : first + len(calls)]
-            first += len(calls)
-
-
-@dataclass(slots=True)
 class _Executor:
     problem: Problem
     drawn: dict[str, DrawnCalls]
-    progress: dict[str, _Progress] = field(init=False)
-    running: dict[str, list[_Running]] = field(init=False, default_factory=dict)
+    progress: dict[str, NodeProgress] = field(init=False)
+    running: dict[str, list[StageRun]] = field(init=False, default_factory=dict)
     spans: list[ReplicaSpan] = field(init=False, default_factory=list)
     starts: Starts = field(init=False)
 
     def __post_init__(self) -> None:
         self.starts = Starts(self.problem)
         self.progress = {
-            name: _Progress(calls, np.zeros(len(calls.outputs), np.int64), np.full(len(calls.outputs), inf))
+            name: NodeProgress(
+                calls, np.zeros(len(calls.outputs), np.int64), np.full(len(calls.outputs), inf)
+            )
             for name, calls in self.drawn.items()
         }
 
@@ -164,13 +95,13 @@ class _Executor:
                 self.running[model] = [one for one in runs if one not in gone]
         return end_s
 
-    def _begin(self, stage: PresentStage, before: Mapping[str, list[_Running]], now_s: float) -> None:
+    def _begin(self, stage: PresentStage, before: Mapping[str, list[StageRun]], now_s: float) -> None:
         """Start replicas in their order, or let all of a model go on undisturbed."""
         free_s = [now_s] * self.problem.machine.num_devices
         dealt = self._dealt(stage)
         ready_s: dict[str, Floats] = {}
         going_on: set[str] = set()
-        for unit in _units(stage, self.problem):
+        for unit in stage_units(stage, self.problem):
             models = dict.fromkeys(stage.replicas[at].model for at in unit)
             if not going_on.isdisjoint(models):
                 continue
@@ -181,7 +112,7 @@ class _Executor:
                 if self._goes_on(held, stage, ready_s, now_s):
                     self.running |= held
                     going_on.update(models)
-                    _hold(free_s, (one for runs in held.values() for one in runs))
+                    hold_devices(free_s, (one for runs in held.values() for one in runs))
                     continue
                 self._cut((one for runs in held.values() for one in runs), now_s)
                 self.running |= {model: [] for model in new}
@@ -189,11 +120,11 @@ class _Executor:
             kept = {one.replica.key: one for model in models for one in before.get(model, [])}
             for one in self._started(wanted, ready_s, free_s, kept):
                 self.running[one.replica.model].append(one)
-                _hold(free_s, [one])
+                hold_devices(free_s, [one])
 
     def _goes_on(
         self,
-        held: Mapping[str, Sequence[_Running]],
+        held: Mapping[str, Sequence[StageRun]],
         stage: PresentStage,
         ready_s: Mapping[str, Floats],
         now_s: float,
@@ -217,8 +148,8 @@ class _Executor:
         wanted: Sequence[tuple[PlannedReplica, dict[str, Ints]]],
         ready_s: Mapping[str, Floats],
         free_s: Sequence[float],
-        kept: Mapping[tuple[str, tuple[int, ...]], _Running],
-    ) -> list[_Running]:
+        kept: Mapping[tuple[str, tuple[int, ...]], StageRun],
+    ) -> list[StageRun]:
         """Start replicas with their calls as soon as their devices are free. Those in `kept` have been loaded
         on the same devices.
         """
@@ -241,7 +172,7 @@ class _Executor:
         else:
             runs = run_together(replicas, links)
         return [
-            _Running(replica, *times, dealt, run)
+            StageRun(replica, *times, dealt, run)
             for (replica, dealt), times, run in zip(wanted, times_s, runs, strict=True)
         ]
 
@@ -335,62 +266,16 @@ class _Executor:
                 ready_s = np.maximum(ready_s, feed.latest(ended_s, now_s))
         return ready_s
 
-    def _cut(self, runs: Iterable[_Running], now_s: float) -> None:
+    def _cut(self, runs: Iterable[StageRun], now_s: float) -> None:
         """Stop replicas: keep what they have generated."""
         for one in runs:
             for name, calls, generated in one.by_node(one.run.generated_at(now_s)):
                 self.progress[name].generated[calls] += generated
             self._close([one], now_s)
 
-    def _close(self, runs: Iterable[_Running], now_s: float) -> None:
+    def _close(self, runs: Iterable[StageRun], now_s: float) -> None:
         for one in runs:
             end_s = min(one.end_s, now_s)
             ready_s = min(one.ready_s, end_s)
             busy_s, waits_s = one.run.busy_until(end_s), one.run.waits_s(ready_s, end_s)
             self.spans.append(ReplicaSpan(one.replica, one.start_s, ready_s, end_s, busy_s, waits_s))
-
-
-def _units(stage: PresentStage, problem: Problem) -> Iterator[list[int]]:
-    """Yield the replicas of a stage by their numbers, in the order in which they can be simulated: those
-    whose calls wait for each other's answers together, any other one by itself.
-    """
-    nodes = [name for names in stage.nodes.values() for name in names]
-    sources = problem.app.sources(nodes)
-    units: dict[object, list[int]] = {}
-    for at, one in enumerate(stage.replicas):
-        mine = sources[one.model]
-        feeds = (source for name in stage.nodes[one.model] for source in problem.workload.feeds[name])
-        is_linked = any(sources[other] == mine for other in mine - {one.model}) or any(
-            source in stage.nodes[one.model] for source in feeds
-        )
-        units.setdefault(mine if is_linked else at, []).append(at)
-    left = list(units.values())
-    while left:
-        unit = next(unit for unit in left if _can_begin(unit, left, stage.replicas, sources))
-        left.remove(unit)
-        yield unit
-
-
-def _can_begin(
-    unit: Sequence[int],
-    left: Sequence[Sequence[int]],
-    replicas: Sequence[PlannedReplica],
-    sources: Mapping[str, frozenset[str]],
-) -> bool:
-    """Return whether a unit waits neither for devices nor for answers of those that are left."""
-    for at in unit:
-        one, mine = replicas[at], sources[replicas[at].model]
-        for number in (number for other in left if other is not unit for number in other):
-            other_one = replicas[number]
-            if number < at and not set(one.devices).isdisjoint(other_one.devices):
-                return False
-            if other_one.model in mine and sources[other_one.model] != mine:
-                return False
-    return True
-
-
-def _hold(free_s: list[float], runs: Iterable[_Running]) -> None:
-    """Note that the devices of replicas are free only when these have ended."""
-    for one in runs:
-        for device in one.replica.devices:
-            free_s[device] = max(free_s[device], one.end_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stretto.planner.execute import Execution, ReplicaSpan
+from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.machine import PlanMachine
 
 LOADING, WAITING, IDLE = "·", "-", " "

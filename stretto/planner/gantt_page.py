@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from stretto.planner.execute import Execution, ReplicaSpan
+from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.machine import PlanMachine
 
 _WIDTH, _ROW, _LEFT = 1000, 28, 60

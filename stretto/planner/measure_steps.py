@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 from stretto.costs.fit import MeasuredStep
 from stretto.emulate.core_wait import core_wait_s, timed
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.llm.step_batch import StepBatch
 from stretto.model.errors import EngineFailure
 from stretto.model.tasks import Done, Failed, LLMTask

@@ -12,9 +12,10 @@ from stretto.costs.shape import LLMModel
 from stretto.model.errors import ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.drawn_calls import DrawnCalls
 from stretto.planner.machine import PlanMachine, ReplicaCost, costs_by_tp, planned_model
 from stretto.planner.plan import ReplicaKey
-from stretto.planner.workload import DrawnCalls, Workload
+from stretto.planner.workload import Workload
 
 
 class Problem:

@@ -17,10 +17,10 @@ import numpy as np
 from stretto.costs.step_arrays import Floats, Ints
 from stretto.planner.circles import Circles, models_given
 from stretto.planner.compiled import compiled
+from stretto.planner.drawn_calls import ModelCalls, calls_together
 from stretto.planner.problem import Problem
 from stretto.planner.replica_arrivals import run_replica
 from stretto.planner.replica_run import ReplicaLoad
-from stretto.planner.workload import ModelCalls, calls_together
 
 _MOST_REQUESTS = 4096
 _MOST_REQUESTS_COMPILED = 16384

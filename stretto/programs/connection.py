@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import StrettoError, UserError
 from stretto.model.record import record
 from stretto.model.tasks import Criteria, Usage

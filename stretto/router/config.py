@@ -18,6 +18,7 @@ from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
 from stretto.router.aliases import AliasConfig
 from stretto.router.keys import KEY_HEADERS
+from stretto.router.repairs import RepairConfig
 from stretto.sched.orders import GONE_ORDERS, ORDERS, check_policy
 from stretto.wire.server_url import read_server_url
 
@@ -126,6 +127,7 @@ class RouterConfig:
     Attributes:
         worker: servers to begin with; more may be added while the router runs.
         alias: names of models that stand for others.
+        repair: rules by which prompts are repaired that change before text that stays.
         placement: name of the policy that chooses the worker of a request.
         order: name of the order in which requests that wait are served.
         holds_programs: whether programs are held while the workers have no room in KV memory for what they
@@ -167,6 +169,7 @@ class RouterConfig:
 
     worker: tuple[WorkerConfig, ...] = ()
     alias: tuple[AliasConfig, ...] = ()
+    repair: tuple[RepairConfig, ...] = ()
     placement: str = "stretto"
     order: str = "programs_first"
     holds_programs: bool = True

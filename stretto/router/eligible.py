@@ -19,14 +19,26 @@ class Eligible:
 
     def able(self, client: Client) -> tuple[Sequence[Worker], int]:
         """Return the workers that take a request, also those that rest, and how many take any: its home, or
-        those that list its model, or all if none does.
+        those that list its model, or all if none does. Those that have refused it are left out while others
+        remain.
         """
         model = client.request.model
         taking = self._workers.taking()
         if (home := client.home.worker) is not None:
             return [worker for worker in taking if worker.id == home], len(taking)
         listing = [worker for worker in taking if model in worker.models] if model else taking
-        return listing or taking, len(taking)
+        able = listing or taking
+        if refused_by := client.refused_by:
+            able = [worker for worker in able if worker.id not in refused_by] or able
+        return able, len(taking)
+
+    def left(self, client: Client, now_s: float) -> list[Worker]:
+        """Return the workers that take a request, have not refused it, and are not known to want a key that
+        it lacks.
+        """
+        able, has_key = self.able(client)[0], bool(client.request.client_key)
+        left = [worker for worker in able if worker.id not in client.refused_by]
+        return [worker for worker in left if has_key or not worker.refuses_keyless(now_s)]
 
     def rest_s(self, client: Client, now_s: float) -> float | None:
         """Return the seconds until the first of the workers that take a request ends its rest; None if one
@@ -38,11 +50,14 @@ class Eligible:
     def among(self, client: Client, now_s: float) -> Collection[WorkerId] | None:
         """Return the workers among which a request's worker is chosen; None stands for all.
 
-        Workers where it has failed are among them only if no other is left.
+        Workers where it has failed, or that want a key that it lacks, are among them only if no other is
+        left.
         """
         able, num_taking = self.able(client)
         client_key = client.request.client_key
         among = [worker.id for worker in able if worker.free_s(client_key) <= now_s]
+        if not client_key and (wanting := [one.id for one in able if one.refuses_keyless(now_s)]):
+            among = [worker for worker in among if worker not in wanting] or among
         if client.room_at is not None and self._has_room_at(client, among):
             return [client.room_at]
         if tried := client.tried:
@@ -65,19 +80,20 @@ class Eligible:
     def queue_name(self, client: Client, now_s: float) -> str:
         """Return the name of the queue of a request that is bound to no worker: one for each listed model.
 
-        Requests that are repeated, and those for whose key a worker rests, have queues of their own, because
-        fewer workers can take them.
+        Requests that are repeated, and those for whose key (or lack of one) a worker rests, have queues of
+        their own, because fewer workers can take them; and those that are offline, because they keep nobody
+        else waiting.
         """
         model, client_key = client.request.model, client.request.client_key
         is_listed = any(model in worker.models for worker in self._workers)
-        is_limited = client_key and any(
-            worker.key_rests.until_s(client_key) > now_s for worker in self._workers
-        )
+        is_limited = any(worker.key_rests.until_s(client_key) > now_s for worker in self._workers)
         name = f"{model if is_listed else ''}{'/again' if client.tried else ''}"
         if client.room_at is not None:
             name = f"{name}@{client.room_at}"
         if client.home.worker is not None:
             name = f"{name}/home {client.home.worker}"
+        if client.placed.purpose.preference == "offline":
+            name = f"{name}/offline"
         return f"{name}/limited" if is_limited else name
 
     @property

@@ -34,11 +34,9 @@ from stretto.router.router_state import RouterState
 from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.request_trace import RequestTrace, read_traceparent
-from stretto.wire.errors import ApiError, read_retry_after
+from stretto.wire.errors import ApiError, is_passing, read_retry_after
 
 _MAX_WHOLE_BYTES = 1_000_000
-_PASSING = (429, 500, 502, 503, 504)
-"""Statuses of answers after which another worker is tried."""
 _KINDS = {
     500: "InternalServerError",
     404: "NotFoundError",
@@ -51,6 +49,7 @@ WORKER_HEADER = "x-stretto-worker"
 """Header of an answer with the number of the worker that gives it."""
 _WORKER, _REASON = WORKER_HEADER.encode(), b"x-stretto-reason"
 _HELD_MS, _HELD_FOR = b"x-stretto-held-ms", b"x-stretto-held-for"
+_REPAIRED = b"x-stretto-repaired"
 _RETRY_AFTER = b"retry-after"
 
 
@@ -133,6 +132,8 @@ class RoutedExchange:
         if routed.alias_at:
             name = routed.model.encode() if routed.is_form else json_body(routed.model)
             self._renaming = [(span, name) for span in routed.alias_at]
+        self._renaming += routed.edits
+        self.trace.repaired = routed.repaired
         self.trace.placed_s = placed_s = monotonic()
         self._describe(routed)
         if self.spans is not None:
@@ -179,7 +180,7 @@ class RoutedExchange:
         data = self._data_for(link)
         self.attempt = Attempt(link.connections, data, self, may_reuse=self._is_repeatable)
         if self.request.on_sent is not None:
-            self.request.on_sent()
+            self.request.on_sent(True)
         if self._is_paused:  # the client has yet to read what came before the answer was cut
             self.attempt.pause()
 
@@ -202,6 +203,11 @@ class RoutedExchange:
             edits += ((span, b"") for span in self._priority_at)
         return edited(self.request.body, edits) if edits else self.request.body
 
+    @property
+    def edited_body(self) -> bytes:
+        """The body with what is repaired in it."""
+        return edited(self.request.body, self._renaming) if self._renaming else self.request.body
+
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """Answer with the last worker's failure if there is one, or with an error of the router.
 
@@ -210,7 +216,7 @@ class RoutedExchange:
         if self._is_streamed:
             self.cut(message)
             return
-        if self._failure is not None:
+        if self._failure is not None and (is_passing(self._failure[0]) or self._failure[0] == status):
             status, headers, body = self._failure
             if status == 429 and retry_after_s is not None:
                 headers = [line for line in headers if line[0] != _RETRY_AFTER]
@@ -234,12 +240,14 @@ class RoutedExchange:
         self._write(error_event(f"the answer was cut: {reason}"))
         if self._is_chunked:
             self.client.write(b"0\r\n\r\n")
-        self.client.finished(keeps_alive=False)
+        self.client.finished(keeps_alive=self._is_chunked and self._keeps_alive)
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""
         self.trace.failed(reason)
         self.stop()
+        if self.request.on_sent is not None:
+            self.request.on_sent(False)
 
     def move_stream(self, worker: WorkerId, reason: str) -> None:
         """Let a stream of a worker go on at another one, if it is known how; else nothing happens."""
@@ -307,8 +315,11 @@ class RoutedExchange:
 
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
+        if self._is_page(answer):
+            self._leave_worker(answer, "it answered with a web page", status=502)
+            return
         if self._hedge is not None:
-            if self._is_failure(answer) or self._router_state.is_about_own_key(self.ticket, answer.status):
+            if self._is_failure(answer):
                 self._leave_worker(answer, f"it answered with status {answer.status}")
                 return
             self._end_hedge()
@@ -422,9 +433,10 @@ class RoutedExchange:
         """Go on with the second attempt if its answer is good; else it is over."""
         hedge = self._hedge
         assert hedge is not None, "it is aborted when it is not wanted any more"
-        if answer.status >= 400:
+        if answer.status >= 400 or self._is_page(answer):
             hedge.give_up("")
-            self._act(self._router_state.refused(hedge.action.ticket, answer.status, monotonic()))
+            status = answer.status if answer.status >= 400 else 502
+            self._act(self._router_state.refused(hedge.action.ticket, status, monotonic()))
             return
         self.stop()
         self.trace.failed("the second attempt began first")
@@ -463,10 +475,15 @@ class RoutedExchange:
 
     def _is_failure(self, answer: AnswerParser) -> bool:
         """Return whether an answer is not passed on, because another worker may answer better."""
-        is_passing = answer.status in _PASSING and self._is_repeatable
-        state, status = self._router_state, answer.status
-        may_go_on = state.wants_key(self.ticket, status) or state.may_be_elsewhere(self.ticket, status)
-        return is_passing or may_go_on
+        if is_passing(answer.status):
+            return self._is_repeatable
+        return self._router_state.is_of_worker(self.ticket, answer.status)
+
+    def _is_page(self, answer: AnswerParser) -> bool:
+        """Return whether an answer is a web page, as of a proxy, where the API has none."""
+        kind = value_of(answer.headers, b"content-type") or b""
+        is_asked = self._is_repeatable and self.request.method == b"POST"
+        return is_asked and answer.status < 300 and kind.lower().startswith(b"text/html")
 
     def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
         self._is_streamed = True
@@ -503,13 +520,17 @@ class RoutedExchange:
             return
         self._leave_worker(answer, f"it answered with status {answer.status} when asked for the rest")
 
-    def _leave_worker(self, answer: AnswerParser, reason: str) -> None:
-        """End an attempt at the head of an answer of which nothing is wanted."""
+    def _leave_worker(self, answer: AnswerParser, reason: str, *, status: int = 0) -> None:
+        """End an attempt at the head of an answer of which nothing is wanted; it counts as one with `status`
+        if that is given.
+        """
         self.stop()
         self.trace.failed(reason)
         retry_after_s = _retry_after_s(answer)
         self._act(
-            self._router_state.refused(self.ticket, answer.status, monotonic(), retry_after_s=retry_after_s)
+            self._router_state.refused(
+                self.ticket, status or answer.status, monotonic(), retry_after_s=retry_after_s
+            )
         )
 
     def _pass_on(self, events: bytes) -> None:
@@ -573,6 +594,8 @@ class RoutedExchange:
             told.append((_HELD_FOR, why.encode("latin-1", "replace")))
         if self.program is not None:
             told.append((HEADER, self.program.header))
+        if trace.repaired:
+            told.append((_REPAIRED, trace.repaired.encode("latin-1", "replace")))
         return told
 
     def _finish(self, answer: AnswerParser, now_s: float) -> None:

@@ -44,7 +44,9 @@ from stretto.router.messages import (
     WorkerId,
 )
 from stretto.router.programs import RoutedProgram
+from stretto.router.prompt_watch import PromptWatch
 from stretto.router.prompts import read_request
+from stretto.router.repairs import Repairs
 from stretto.router.replies import api_error_of, error_body, error_headers
 from stretto.router.router_state import RouterState
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
@@ -121,6 +123,8 @@ class Front:
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
         self.readers = BodyReaders()
+        self._prompts = PromptWatch(self.watch, self.readers)
+        self._repairs = Repairs(config.repair)
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -284,6 +288,7 @@ class Front:
             if routed.alias_at:
                 routed = replace(routed, model=self._model_of(routed))
             exchange.begin(routed, self._register)
+            self._prompts.arrived(exchange.trace, routed, lambda: exchange.edited_body)
         except Exception:
             _log.exception("a request could not be placed")
             exchange.fail("the router could not place the request")
@@ -339,6 +344,7 @@ class Front:
             tenant=tenant,
             deadline_s=read_deadline(request.headers),
             aliases=self.aliases,
+            repairs=self._repairs,
             cuts_priority=router_state.cuts_priority,
             headers=request.headers if self.config.max_programs and not is_alone else None,
         )

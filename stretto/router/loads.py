@@ -8,7 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.placement import (
     Choice,
@@ -23,6 +24,7 @@ from stretto.cluster.placement import (
 from stretto.cluster.prompt_keys import BYTES
 from stretto.router.hit_correction import HitCorrection
 from stretto.router.messages import Ticket, WorkerId, WorkerUsage
+from stretto.router.offline_at_workers import USUAL_RULES, OfflineAtWorkers, OfflineRules, is_offline_request
 from stretto.router.workers import Worker
 
 _NO_LIMIT = 2**22
@@ -67,10 +69,11 @@ class WorkerLoads:
     is told.
     """
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, offline: OfflineRules = USUAL_RULES) -> None:
         self._placement = placement
         self._is_early = placement.binds != "late"
         self._table = InstanceTable(placement.load, with_full=self._is_early)
+        self.offline = OfflineAtWorkers(self._table, offline)
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, RunningAtWorker] = {}
         self._typical_output: dict[str, float] = {"": float(_FIRST_OUTPUT)}
@@ -96,7 +99,7 @@ class WorkerLoads:
         """
         view, capacity = self._table.get(worker.id), worker.kv_tokens or _NO_LIMIT
         if view is None or view.capacity_tokens != capacity:
-            self.leave(worker.id)
+            self._leave_table(worker.id)
             space = BYTES.name if self.uses_keys else ""
             loading = loading_shares(worker.config.profile)
             self._placement.observe(Joined(worker.id, space, worker.kv_tokens, loading))
@@ -105,10 +108,15 @@ class WorkerLoads:
                 view = InstanceView(worker.id, profile, capacity, num_slots, space)
             view.capacity_tokens = capacity
             self._table.join(view)
+            self.offline.join(view)
         self.refresh(worker)
 
     def leave(self, worker: WorkerId) -> None:
         """Let the policy choose a worker no more; what runs there goes on."""
+        self._leave_table(worker)
+        self.offline.leave(worker)
+
+    def _leave_table(self, worker: WorkerId) -> None:
         self._telling -= {(worker, True), (worker, False)}
         if self._table.get(worker) is not None:
             self._placement.observe(Left(worker))
@@ -138,6 +146,8 @@ class WorkerLoads:
         """Return the worker that the policy chooses for a request, among some or all; None if it has to
         wait.
         """
+        if is_offline_request(request):
+            return self.offline.choose(request, among, now_s)
         self._end_prefills(now_s)
         table = self._table
         if among is not None:
@@ -168,9 +178,14 @@ class WorkerLoads:
         self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float, model: str = ""
     ) -> RunningAtWorker:
         """Count a request for a model as running at the worker of `choice`."""
-        self._placement.observe(Dispatched(choice.instance, request, now_s))
         view = self._table.get(choice.instance)
         assert view is not None, "requests are sent to workers in the table"
+        self.offline.started(ticket, request, choice, now_s)
+        if is_offline_request(request):
+            running = RunningAtWorker(ticket, view.id, request, now_s, 0, 0.0, 0.0, model)
+            self._running[ticket] = running
+            return running
+        self._placement.observe(Dispatched(choice.instance, request, now_s))
         prefill_s = view.profile.batch_s(max(0, request.num_tokens - choice.held_tokens))
         first_s = view.prefill_left_s(now_s) + prefill_s
         if view.num_running == view.num_decoding:
@@ -185,7 +200,7 @@ class WorkerLoads:
 
     def first_byte(self, running: RunningAtWorker, now_s: float) -> None:
         """Note that an answer has begun: its prefill is over."""
-        if running.is_decoding:
+        if running.is_decoding or is_offline_request(running.placed):
             return
         running.is_decoding = True
         if (view := self._table.get(running.worker)) is not None:
@@ -210,14 +225,17 @@ class WorkerLoads:
             was_refused: whether the worker has answered with an error.
         """
         del self._running[running.ticket]
+        num_timed = usage.num_output if is_timed else None
+        self.offline.ended(running.ticket, running.worker, running.placed, num_timed, now_s)
         num_cached = self._num_cached(running.worker, usage)
+        if usage.num_output is not None:
+            self._learn_output(running.model, usage.num_output)
+        if is_offline_request(running.placed):
+            return
         self._placement.observe(Ended(running.worker, running.placed, num_cached, was_refused))
         if num_cached is not None:
             self._correction.learn(running.held_tokens, num_cached)
-        view = self._table.get(running.worker)
-        if usage.num_output is not None:
-            self._learn_output(running.model, usage.num_output)
-        if view is None:
+        if (view := self._table.get(running.worker)) is None:
             return
         if is_timed and usage.num_output is not None:
             self._learn_slowness(view, running, usage.num_output, now_s)
@@ -254,8 +272,12 @@ class WorkerLoads:
 
     def check_invariants(self) -> None:
         """Check that the loads are the sums of what runs. For tests."""
+        self.offline.check_invariants()
         for view in self._table:
-            running = [one for one in self._running.values() if one.worker == view.id]
+            all_running = [one for one in self._running.values() if one.worker == view.id]
+            running = [one for one in all_running if not is_offline_request(one.placed)]
+            offline_tokens = sum(one.placed.all_tokens for one in all_running if one not in running)
+            assert view.offline_tokens == offline_tokens
             assert view.num_running == len(running)
             assert view.num_decoding == sum(one.is_decoding for one in running)
             assert view.running_tokens == sum(one.placed.all_tokens for one in running)

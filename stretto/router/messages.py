@@ -46,6 +46,7 @@ class RoutedRequest:
         max_tokens: largest number of tokens of one answer; None if the request sets no limit.
         num_answers: number of answers that it asks for, to all its prompts together.
         key: key of its prompt; None if nothing is known of it or the policy reads no keys.
+        shape: names of its fields and tools, as a digest; "" without a key.
         text: prompt of a completion as a text whose token ids may be looked up; "" if there is none.
         ids: token ids of its prompt; none where they are not known.
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
@@ -56,6 +57,8 @@ class RoutedRequest:
         objective: class of the request: "latency" goes first, "offline" gives way to all others.
         priority_at: places in its body of a field `priority`, which a worker may not know.
         alias_at: places in its body of the name of its model, if that is an alias.
+        edits: places in its body that are repaired, with what is to stand there.
+        repaired: what was repaired; "" for nothing.
         is_form: whether the body is none of JSON.
         may_hedge: whether it may be answered twice at one time, because it leaves nothing at a worker.
         is_streamed: whether its answer is wanted as a stream.
@@ -73,6 +76,7 @@ class RoutedRequest:
     max_tokens: int | None = None
     num_answers: int = 1
     key: PromptKey | None = None
+    shape: str = ""
     text: str = ""
     ids: Sequence[int] = ()
     is_repeatable: bool = True
@@ -81,6 +85,8 @@ class RoutedRequest:
     objective: Objective = "throughput"
     priority_at: Sequence[tuple[int, int]] = ()
     alias_at: Sequence[tuple[int, int]] = ()
+    edits: Sequence[tuple[tuple[int, int], bytes]] = ()
+    repaired: str = ""
     is_form: bool = False
     may_hedge: bool = False
     is_streamed: bool = False

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from itertools import count
 
-from stretto.cluster.placement import Bound, Choice, Placement, Unbound
+from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.deployment import Engine
@@ -23,6 +23,7 @@ from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
 from stretto.router.loads import WorkerLoads
 from stretto.router.messages import Refuse, RouterAction, Send, TakeHedge, Ticket, WorkerId, WorkerUsage
+from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offline_request
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
@@ -56,6 +57,8 @@ class OpenRequests:
         waiting_tokens: tokens of the requests that wait for their turn.
         turn_rate: rate at which such requests have had their turn.
         rest_ends_s: time at which the first rest of a worker ends that a request waits for.
+        num_offline_waiting: number of offline requests that wait.
+        offline_due_s: time at which an offline request that waits may begin, if nothing else happens.
         yields_s: seconds for which a request gives way to those of a better class.
     """
 
@@ -65,11 +68,12 @@ class OpenRequests:
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
+        offline: OfflineRules = USUAL_RULES,
     ) -> None:
         self.config = config
         self.placement = placement
         self.workers = Workers(config.max_failures)
-        self.loads = WorkerLoads(placement)
+        self.loads = WorkerLoads(placement, offline)
         self.eligible = Eligible(self.workers)
         self.homes = Homes(self.workers, config.max_stored_ids)
         self.hedges = Hedges(config.hedge_share)
@@ -85,21 +89,45 @@ class OpenRequests:
         self.turn_rate = EnteredRate()
         self.waiting_tokens = 0
         self.rest_ends_s = math.inf
+        self.offline_due_s = math.inf
+        self.num_offline_waiting = 0
         self.tickets = count()
 
     def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request to a worker, or let it wait."""
         client = self.clients[ticket]
-        choice = self.loads.choose(client.placed, now_s, self.eligible.among(client, now_s))
+        choice = self.choose(client, client.placed, now_s)
         if choice is None:
             self.wait(ticket, self.eligible.queue_name(client, now_s))
             self.note_rest(client, now_s)
+            self.note_offline(now_s)
             return []
         return self.take(ticket, choice, now_s)
 
+    def choose(self, client: Client, placed: PlacementRequest, now_s: float) -> Choice | None:
+        """Return the worker of a request, described as `placed`; None if it has to wait.
+
+        While there are offline requests, others leave some workers to them, but not those that hold most of
+        their prompt.
+        """
+        among = self.eligible.among(client, now_s)
+        choice = self.loads.choose(placed, now_s, among)
+        if choice is None or is_offline_request(placed) or not self.has_offline:
+            return choice
+        used = self.loads.offline.used_by_others(among, now_s)
+        if used is None or choice.instance in used or 2 * choice.held_tokens > placed.num_tokens:
+            return choice
+        return self.loads.choose(placed, now_s, used) or choice
+
+    @property
+    def has_offline(self) -> bool:
+        """Whether offline requests wait or run."""
+        return self.num_offline_waiting > 0 or self.loads.offline.num_running > 0
+
     def take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
         """Send a request to the worker that was chosen for it, or let it wait there."""
-        if self.placement.binds == "late" or self.can_start(choice, ticket):
+        is_offline = is_offline_request(self.clients[ticket].placed)  # it goes where it may begin, or waits
+        if self.placement.binds == "late" or is_offline or self.can_start(choice, ticket):
             return [self.send(ticket, choice, now_s)]
         self.bind(ticket, choice)
         self.note_rest(self.clients[ticket], now_s)
@@ -116,6 +144,7 @@ class OpenRequests:
         client.why = client.why or TURN
         entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.placed.expected_output)
         self.waiting_tokens += client.placed.all_tokens
+        self.num_offline_waiting += is_offline_request(client.placed)
         client.has_waited = True
         self.note_waiting(ticket)
         num_tokens = max(1, client.placed.num_tokens)
@@ -124,9 +153,10 @@ class OpenRequests:
 
     def note_waiting(self, ticket: Ticket) -> None:
         """Count a request as waiting or held, unless it is of an app of this process."""
-        request = self.clients[ticket].request
-        if request.step is None:
-            self.limit.add(ticket, request.owner)
+        client = self.clients[ticket]
+        if client.request.step is None:
+            owner = client.request.owner
+            self.limit.add(ticket, f"{owner} offline" if is_offline_request(client.placed) else owner)
 
     def step_of(self, ticket: Ticket) -> StepRequest:
         """Return a request as queues and accounts know it. Those that belong to no program, and need not
@@ -176,6 +206,7 @@ class OpenRequests:
         """Take a request out of its queue; `is_its_turn` is whether it is sent now."""
         client = self.clients[ticket]
         self.waiting_tokens -= client.placed.all_tokens
+        self.num_offline_waiting -= is_offline_request(client.placed)
         if is_its_turn:
             self.waiting.take(ticket)
         else:
@@ -190,6 +221,11 @@ class OpenRequests:
         if key := client.request.client_key:
             ends_s = (worker.key_rests.until_s(key) for worker in self.workers)
             self.rest_ends_s = min(self.rest_ends_s, *(end_s for end_s in ends_s if end_s > now_s), math.inf)
+
+    def note_offline(self, now_s: float) -> None:
+        """Note when an offline request that waits may begin."""
+        has_some = self.num_offline_waiting > 0
+        self.offline_due_s = self.loads.offline.next_s(now_s) if has_some else math.inf
 
     def refresh(self, worker: Worker) -> None:
         """Bring loads and room in step with the state of a worker."""

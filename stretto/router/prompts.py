@@ -1,8 +1,7 @@
 """Reading a request's body as far as its placement needs it: its model, length, and the prompt's key.
 
-The key of a prompt is made of its text in the order in which a server's template is likely to put it: of a
-chat, the tools, then the messages. Images, audio and other long data count by their hash. Keys only place: a
-prompt that is read in another way than the server reads it costs time and never changes an answer.
+The key of a prompt is made of its text (`wire/prompt_texts.py`). Keys only place: a prompt that is read in
+another way than the server reads it costs time and never changes an answer.
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ from stretto.router.aliases import Aliases
 from stretto.router.body_edits import form_model, members_of, values_of
 from stretto.router.messages import RoutedRequest
 from stretto.router.programs import asked_program
+from stretto.router.repairs import Repaired, Repairs
 from stretto.router.stored_names import id_in_path, id_named
 from stretto.router.urgency import read_objective
 from stretto.wire.errors import ApiError, RequestRefused, malformed
+from stretto.wire.prompt_texts import content_text, prompt_text, tool_name
 
 _BYTES_PER_TOKEN = 4
 _DIGITS = np.array([0, 6, 12, 18], np.uint32)
 """Places of the four digits, of 6 bits each, by which a token id is written as text."""
-_MAX_PART = 2048
-"""Characters of a value that is no text, such as the URL of an image with its data, which are kept as they
-are; longer ones are hashed."""
 _MAX_KEYED = 2**20 * _BYTES_PER_TOKEN
 """Characters, or token ids, of a prompt that its key covers: a million tokens or more."""
 _MAX_NAME = 2048
@@ -45,6 +43,7 @@ _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_
 _HEDGED = frozenset(("/v1/completions", "/v1/chat/completions", "/v1/embeddings"))
 """Paths of requests that leave nothing at a worker, unless they ask to be stored."""
 _NO_ALIASES = Aliases(())
+_NO_REPAIRS = Repairs(())
 
 _Text: TypeAlias = "str | array[int]"
 
@@ -63,6 +62,7 @@ def read_request(
     aliases: Aliases = _NO_ALIASES,
     cuts_priority: bool = False,
     headers: Headers | None = None,
+    repairs: Repairs = _NO_REPAIRS,
 ) -> RoutedRequest:
     """Read the body of a request to a path, such as "/v1/completions".
 
@@ -74,6 +74,7 @@ def read_request(
         client_key, tenant, deadline_s: what the head of the request says, as `RoutedRequest` has it.
         aliases: names for which the names of models are to be put.
         cuts_priority: whether a worker knows no field `priority`.
+        repairs: rules by which prompts are repaired.
         headers: headers of the request, in which programs are named; None if programs are not recognised.
 
     Raises:
@@ -108,8 +109,10 @@ def read_request(
     if not isinstance(model_name, str):
         raise malformed("model", "must be a text")
     model_name = model_name[:_MAX_NAME]
+    repaired = repairs.repaired(fields, body) if repairs else Repaired(fields)
+    fields = repaired.fields
     try:
-        text = _READERS.get(path.rsplit("/", 1)[-1], _no_prompt)(fields)
+        text = _text(path, fields)
     except RecursionError as error:
         raise malformed("", "nested too deeply") from error
     key = None
@@ -131,10 +134,13 @@ def read_request(
         tenant=tenant,
         stored_id=id_named(path, fields, body),
         objective=objective,
+        shape="" if key is None else _shape(fields),
         may_hedge=path in _HEDGED and not fields.get("store"),
         is_streamed=fields.get("stream") is True,
         priority_at=members_of(body, "priority") if has_priority else (),
         alias_at=values_of(body, "model") if model_name in aliases else (),
+        edits=repaired.edits,
+        repaired=repaired.told,
         deadline_s=deadline_s,
         asked=None
         if headers is None
@@ -199,6 +205,25 @@ def _num_answers(fields: Mapping[str, Any]) -> int:
     return num_prompts * (each if type(each) is int and 0 < each <= _MAX_EACH else 1)
 
 
+def _shape(fields: Mapping[str, Any]) -> str:
+    """Return what requests of one kind of program have in common: the number of their tools, and a digest of
+    the names of these and of their fields.
+    """
+    tools = fields.get("tools") or fields.get("functions")
+    names = sorted(map(tool_name, tools)) if isinstance(tools, list) else []
+    data = ",".join([*sorted(fields), "", *names]).encode("utf-8", "surrogatepass")
+    digest = blake2b(data, digest_size=4).hexdigest()
+    return f"{len(names)} tools, {digest}" if names else digest
+
+
+def _text(path: str, fields: Mapping[str, Any]) -> _Text | None:
+    """Return the prompt of a request; None if it is not known to have one."""
+    if (text := prompt_text(path, fields)) is not None:
+        return text
+    reader = _READERS.get(path.rsplit("/", 1)[-1])
+    return None if reader is None else reader(fields)
+
+
 def _completion(fields: Mapping[str, Any]) -> _Text | None:
     return _prompt(fields.get("prompt"))
 
@@ -217,67 +242,12 @@ def _prompt(prompt: Any) -> _Text | None:
         try:
             return array("I", prompt)
         except (TypeError, OverflowError):
-            return "".join(map(_text_of, prompt))
-    return None
-
-
-def _chat(fields: Mapping[str, Any]) -> str:
-    parts = [_dumped(fields[name]) for name in ("tools", "functions") if fields.get(name)]
-    return "".join(parts) + _messages(fields.get("messages"))
-
-
-def _anthropic(fields: Mapping[str, Any]) -> str:
-    tools = _dumped(fields["tools"]) if fields.get("tools") else ""
-    return tools + _text_of(fields.get("system")) + _messages(fields.get("messages"))
-
-
-def _responses(fields: Mapping[str, Any]) -> str:
-    tools = _dumped(fields["tools"]) if fields.get("tools") else ""
-    return tools + _text_of(fields.get("instructions")) + _messages(fields.get("input"))
-
-
-def _messages(messages: Any) -> str:
-    if not isinstance(messages, list):
-        return _text_of(messages)
-    parts: list[str] = []
-    for message in messages:
-        if not isinstance(message, dict):
-            parts.append(_text_of(message))
-            continue
-        for name, value in message.items():
-            if name == "content":
-                parts.append(_text_of(value))
-            elif value is not None:
-                parts += ("\0", name, "\0", value if isinstance(value, str) else _dumped(value))
-    return "".join(parts)
-
-
-def _text_of(content: Any) -> str:
-    """Return the text of a message's content; parts that are no text count by their hash if they are long."""
-    if isinstance(content, str):
-        return content
-    if content is None:
-        return ""
-    if isinstance(content, list):
-        return "".join(map(_text_of, content))
-    if isinstance(content, dict) and isinstance(content.get("text"), str):
-        return str(content["text"])
-    dumped = _dumped(content)
-    if len(dumped) <= _MAX_PART:
-        return dumped
-    return blake2b(dumped.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
-
-
-_dumped = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def _no_prompt(fields: Mapping[str, Any]) -> None:
+            return content_text(prompt)
     return None
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], _Text | None]] = {
-    "completions": lambda fields: _chat(fields) if "messages" in fields else _completion(fields),
-    "responses": _responses,
-    "messages": _anthropic,
+    "completions": _completion,
     "generate": _generate,
 }
+"""Readers of prompts without messages."""

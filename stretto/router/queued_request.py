@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from stretto.graph.compile import Node
-from stretto.graph.ops import OPS
+from stretto.graph.execution_graph import Node
+from stretto.graph.op_table import OPS
 from stretto.model.tasks import Objective, QueryRecord, Usage
 from stretto.router.messages import RoutedRequest, Ticket, WorkerUsage
 from stretto.sched.queries.demand import Demand

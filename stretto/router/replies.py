@@ -11,7 +11,12 @@ from stretto.wire.errors import ApiError
 
 JSON_HEADERS: Headers = [(b"content-type", b"application/json")]
 
-_KINDS = {408: "Request Timeout", 429: "RateLimitError", 501: "NotImplementedError"}
+_KINDS = {
+    408: "Request Timeout",
+    429: "RateLimitError",
+    501: "NotImplementedError",
+    503: "ServiceUnavailableError",
+}
 """Kinds of refusals, by status; of others it is "Bad Request"."""
 
 

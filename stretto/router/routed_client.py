@@ -25,6 +25,8 @@ class Client:
         bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
         num_attempts: number of times that it was sent to a worker.
         tried: workers that it is not sent to again.
+        refused_by: workers that have refused it, as they may refuse whoever asks, with the status. It goes
+            there again only if no other is left.
         again_at: workers of `tried` that failed before it came here, which get it when no other is left.
         home: worker that it has to go to, if there is one.
         has_waited: whether it has waited for its turn.
@@ -45,6 +47,7 @@ class Client:
     why: str = ""
     num_attempts: int = 0
     tried: set[WorkerId] = field(default_factory=set)
+    refused_by: dict[WorkerId, int] = field(default_factory=dict)
     again_at: set[WorkerId] = field(default_factory=set)
     home: Home = ANYWHERE
     running: RunningAtWorker | None = None

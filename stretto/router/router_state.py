@@ -19,15 +19,19 @@ come. Rules:
   client had brought the key, nothing with that key. A request that comes while all rest that could take it is
   refused with 429 and the soonest end of a rest.
 - A request that names what one worker keeps, such as a stored answer, goes there alone (`homes.py`).
-- A worker that refuses the router's own key (status 401 or 403) is left as after a failure. No attempt is
-  counted, and its answer, which may show the key, is not passed on.
-- A worker that refuses a request (status 401 or 403) for which neither the client nor the settings have a key
-  is left for another one; no attempt is counted. Requests without a key that have failed somewhere are not
-  sent there, until it has answered one. When no other worker is left, its answer is passed on.
+- A worker that *refuses whoever asks* (status 401, 403, 404, 405 or a redirection), as far as can be said, is
+  left for each other worker that serves; no attempt is counted. When none is left, the last answer is passed
+  on. If another one answers well and the worker lists the request's model, that counts as a failure of the
+  worker.
+- Status 401 and 403 are about a key. If the client has brought it, the answer is passed on. If it is the
+  router's own, the worker is left as after a failure, and its answer, which may show the key, is not passed
+  on. If there is none, requests without a key go there for some time only if no other worker is left.
+- Offline requests begin where they make others longer by a small share only, and leave again when others come
+  (`offline_at_workers.py`). They wait for that as long as they must while a worker serves.
 - At most `max_waiting` requests wait or are held, which clients share (`waiting_limit.py`); others are
   refused with 429. Each waits at most `max_wait_s`, after it was held for at most `max_hold_s`. Requests of
   an app's query in this process do not count: their door has limits of its own. They are refused after
-  `max_wait_s` if no worker serves then, and go on elsewhere from a worker that refuses whoever asks.
+  `max_wait_s` if no worker serves then.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
   `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
   an answer with status 5xx is passed on.
@@ -64,6 +68,7 @@ from stretto.router.messages import (
     WorkerId,
     WorkerUsage,
 )
+from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.open_requests import TURN, UNKNOWN, OpenRequests
 from stretto.router.routed_client import Client
 from stretto.router.turns import PAUSE, Turns
@@ -71,6 +76,8 @@ from stretto.router.urgency import ProgramDeadlines
 from stretto.router.workers import Worker
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.wire.errors import REFUSING_ALL
+
+_ABOUT_KEYS = (401, 403)
 
 
 class RouterState:
@@ -81,6 +88,7 @@ class RouterState:
         placement: policy that chooses the worker of a request.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
         learned: what programs of earlier runs have asked for; None for nothing. It learns on here.
+        offline: what decides how much offline work runs at workers.
     """
 
     def __init__(
@@ -89,11 +97,12 @@ class RouterState:
         placement: Placement,
         tenant_weights: Mapping[str, float] = NO_WEIGHTS,
         learned: LearnedWork | None = None,
+        offline: OfflineRules = USUAL_RULES,
     ) -> None:
         self._config = config
         self._caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
-        self._open = requests = OpenRequests(config, placement, tenant_weights, learned)
+        self._open = requests = OpenRequests(config, placement, tenant_weights, learned, offline)
         self._turns = Turns(requests)
         self._workers, self._eligible, self._homes = requests.workers, requests.eligible, requests.homes
         self._loads, self._room, self._waiting = requests.loads, requests.room, requests.waiting
@@ -133,7 +142,7 @@ class RouterState:
             self._open.note_rest(client, now_s)
         if client.running is None:
             actions += self._check_limits(ticket, now_s)
-        return ticket, actions
+        return ticket, actions + self._turns.withdraw_offline(now_s)
 
     def _check_limits(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Refuse a request that has come and has to wait, if no worker takes it now, or too many wait."""
@@ -163,12 +172,13 @@ class RouterState:
         client.has_begun = True
         if status < 400:
             self._note_wait(client, now_s)
+        judged = self._judge(client, now_s, is_well=status < 300) if client.refused_by else []
         self._loads.first_byte(client.running, now_s)
         worker = self._workers.get(client.running.worker)
         if worker is None or not worker.is_doubted or status >= 500:
-            return []
+            return judged
         self._workers.answered(worker, status, now_s)
-        return self._after(worker, now_s)
+        return judged + self._after(worker, now_s)
 
     def answered(
         self,
@@ -192,6 +202,7 @@ class RouterState:
             self.stored(ticket, client.request.stored_id, is_made=False)
         if status < 400 and not client.has_begun:
             self._note_wait(client, now_s)
+        judged = self._judge(client, now_s, is_well=status < 300) if client.refused_by else []
         worker, usage = self._open.release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
@@ -200,22 +211,18 @@ class RouterState:
         else:
             self._open.forget(ticket, now_s, was_refused=True)
         actions = self._turns.limit_key(client_key, worker, now_s) if status == 429 else []
-        return actions + self._after(worker, now_s)
+        return [*judged, *actions, *self._after(worker, now_s)]
 
     def refused(
         self, ticket: Ticket, status: int, now_s: float, *, retry_after_s: float | None = None
     ) -> list[RouterAction]:
-        """Handle an answer with a passing failure (status 429 or 5xx), about the router's own key, or about a
-        missing one, that was not passed on.
+        """Handle an answer that was not passed on: with a passing failure (status 429 or 5xx), or one that is
+        about the worker.
 
         `retry_after_s` is how long an answer with status 429 asks to wait.
         """
-        if self.is_about_own_key(ticket, status):
-            return self._refused_key(ticket, status, now_s)
-        if self.wants_key(ticket, status):
-            return self._wanted_key(ticket, status, now_s)
-        if self.may_be_elsewhere(ticket, status):
-            return self._look_elsewhere(ticket, status, now_s)
+        if self.is_of_worker(ticket, status):
+            return self._refused_by_worker(ticket, status, now_s)
         client_key = self._clients[ticket].request.client_key
         worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
         if worker is not None:
@@ -236,74 +243,92 @@ class RouterState:
         if stored_id and client is not None and client.running is not None:
             self._homes.learn(client.request.owner, stored_id, client.running.worker, is_made=is_made)
 
-    def may_be_elsewhere(self, ticket: Ticket, status: int) -> bool:
-        """Return whether an answer says that the worker lacks what its request names, which another one may
-        keep; or that it refuses whoever asks, where the request is of an app of this process.
+    def is_of_worker(self, ticket: Ticket, status: int) -> bool:
+        """Return whether a status with which a request's worker answers may be about the worker, so that
+        another one may answer well: not about the client's own key, nor about what the worker alone keeps.
         """
-        if (client := self._clients.get(ticket)) is None:
+        client = self._clients.get(ticket)
+        if client is None or client.running is None or status not in REFUSING_ALL:
             return False
-        is_of_app = client.request.step is not None
-        return (status == 404 and client.home.is_sought) or (is_of_app and status in REFUSING_ALL)
-
-    def _look_elsewhere(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
-        """Ask the next worker that serves for what a request names, as this one has not begun the request."""
-        client = self._clients[ticket]
-        client.num_attempts -= 1
-        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
-        if worker is not None:
-            self._workers.answered(worker, status, now_s)
-        is_sought = client.home.is_sought
-        reason = unknown(client.request) if is_sought else f"all workers refuse it (status {status})"
-        serving = [one.id for one in self._eligible.able(client)[0] if one.state == "serving"]
-        if client.hedge is None and client.has_tried(serving):
-            actions: list[RouterAction] = [self._open.refuse(ticket, status, reason, None, now_s)]
-        else:
-            actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
-        return actions + self._after(worker, now_s)
+        request = client.request
+        if status in _ABOUT_KEYS:
+            return not request.client_key
+        return not request.stored_id or (status == 404 and client.home.is_sought)
 
     def is_about_own_key(self, ticket: Ticket, status: int) -> bool:
         """Return whether the status with which a request's worker answers is about the router's own key."""
-        worker = self._keyless_at(ticket, status)
+        if status not in _ABOUT_KEYS or not self.is_of_worker(ticket, status):
+            return False
+        running = self._clients[ticket].running
+        assert running is not None, "a worker has answered it"
+        worker = self._workers.get(running.worker)
         return worker is not None and worker.config.has_key
 
-    def wants_key(self, ticket: Ticket, status: int) -> bool:
-        """Return whether the status with which a request's worker answers asks for a key, where neither the
-        client nor the settings have one.
+    def _refused_by_worker(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
+        """Handle that a worker refuses a request in a way that is about the worker, and so has not begun it.
+
+        Each other worker that serves is asked once. If none is left, the last answer is passed on. That of a
+        worker in doubt counts less: then those that are suspect are left too.
         """
-        worker = self._keyless_at(ticket, status)
-        return worker is not None and not worker.config.has_key
-
-    def _keyless_at(self, ticket: Ticket, status: int) -> Worker | None:
-        """Return the worker that refuses a request for its key, if the client has brought none."""
-        if status not in (401, 403) or (client := self._clients.get(ticket)) is None:
-            return None
-        if client.running is None or client.request.client_key:
-            return None
-        return self._workers.get(client.running.worker)
-
-    def _wanted_key(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
-        """Handle that a worker has refused a request for want of a key, and so has not begun it."""
         client = self._clients[ticket]
+        is_own = self.is_about_own_key(ticket, status)
         client.num_attempts -= 1
         worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
-        assert worker is not None, "it was found by `wants_key`"
-        self._workers.wanted_key(worker, status, now_s)
-        client.tried.update(one.id for one in self._workers if one.wants_key)
-        reason = f"no worker is left that takes requests without a key (status {status})"
-        actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
-        return actions + self._after(worker, now_s)
+        states = {"serving"}
+        if worker is not None:
+            if worker.is_doubted:
+                states.add("suspect")
+            client.refused_by[worker.id] = status
+            if is_own:
+                self._workers.refused_key(worker, status, now_s)
+            elif status in _ABOUT_KEYS:
+                self._workers.wanted_key(worker, status, now_s)
+            self._open.refresh(worker)
+        left = [one for one in self._eligible.left(client, now_s) if one.state in states]
+        actions = self._go_elsewhere(ticket, status, is_own, bool(left), now_s) + self._after(worker, now_s)
+        if is_own and worker is not None and worker.state == "serving":
+            actions.append(Check(worker.id, now_s))
+        return actions
 
-    def _refused_key(self, ticket: Ticket, status: int, now_s: float) -> list[RouterAction]:
-        """Handle that a worker has refused the router's own key, and so has not begun the request."""
-        self._clients[ticket].num_attempts -= 1
-        worker, _ = self._open.release(ticket, UNKNOWN, now_s, status)
-        assert worker is not None, "it was found by `is_about_own_key`"
-        self._workers.refused_key(worker, status, now_s)
-        self._open.refresh(worker)
-        reason = f"no worker is left that accepts the router's key (status {status})"
-        actions = self._open.again(ticket, reason, now_s, may_return=False, was_sent=False)
-        actions += self._after(worker, now_s)
-        return [*actions, Check(worker.id, now_s)] if worker.state == "serving" else actions
+    def _go_elsewhere(
+        self, ticket: Ticket, status: int, is_own: bool, is_left: bool, now_s: float
+    ) -> list[RouterAction]:
+        """Send a request that a worker refuses elsewhere, or let it wait for a worker that `is_left`."""
+        client = self._clients[ticket]
+        if client.hedge is not None or client.hedge_of is not None:
+            return self._open.again(ticket, f"the worker answered with status {status}", now_s)
+        if is_left:
+            rest_s = None if client.request.step is not None else self._eligible.rest_s(client, now_s)
+            if rest_s is not None:
+                return [self._open.refuse(ticket, 429, PAUSE, rest_s, now_s)]
+            return self._open.again(ticket, f"all workers refuse it (status {status})", now_s, was_sent=False)
+        reason = f"all workers refuse it (status {status})"
+        if is_own:
+            reason, status = f"no worker is left that accepts the router's key (status {status})", 502
+        elif client.home.is_sought:
+            reason = unknown(client.request)
+        return [
+            self._open.refuse(ticket, status, reason, None, now_s),
+            *self._judge(client, now_s, is_well=False),
+        ]
+
+    def _judge(self, client: Client, now_s: float, *, is_well: bool) -> list[RouterAction]:
+        """Handle the end of a request that workers have refused: those that list its model have failed if
+        another worker has answered it well (`is_well`); other answers were proper ones.
+        """
+        actions: list[RouterAction] = []
+        refused_by, client.refused_by = client.refused_by, {}
+        model, is_stored = client.request.model, bool(client.request.stored_id)
+        for one, status in refused_by.items():
+            worker = self._workers.get(one)
+            if worker is None or status in _ABOUT_KEYS:
+                continue
+            if not is_well or is_stored or (model and model not in worker.models):
+                self._workers.answered(worker, status, now_s)
+            else:
+                self._workers.refused_wrongly(worker, status, now_s)
+            actions += self._after(worker, now_s)
+        return actions
 
     def failed(
         self,
@@ -359,6 +384,8 @@ class RouterState:
         actions: list[RouterAction] = []
         if now_s >= self._open.rest_ends_s:
             actions += self._turns.end_key_rests(now_s)
+        if now_s >= self._open.offline_due_s:
+            actions += self._turns.fill_unbound(now_s)
         for ticket in self._waiting.overdue(now_s):
             if self._may_wait_on(ticket):
                 self._waiting.wait_on(ticket, now_s)
@@ -378,10 +405,12 @@ class RouterState:
         return actions + self._turns.release_held(now_s)
 
     def _may_wait_on(self, ticket: Ticket) -> bool:
-        """Return whether a request that has waited long goes on waiting: of an app, while a worker serves."""
+        """Return whether a request that has waited long goes on waiting while a worker serves: it is of an
+        app, or gives way to all others.
+        """
         client = self._clients[ticket]
         is_served = any(worker.state == "serving" for worker in self._eligible.able(client)[0])
-        return client.request.step is not None and is_served
+        return is_served and (client.request.step is not None or client.request.objective == "offline")
 
     @property
     def next_due_s(self) -> float | None:
@@ -392,7 +421,7 @@ class RouterState:
             self._open.hedges.next_due_s,
         )
         due_s = min((one for one in dues if one is not None), default=None)
-        return None if due_s is None else min(due_s, self._open.rest_ends_s)
+        return None if due_s is None else min(due_s, self._open.rest_ends_s, self._open.offline_due_s)
 
     # --- workers
 
@@ -609,6 +638,8 @@ class RouterState:
         assert sorted(self._open.limit) == [one for one in plain if self._clients[one].running is None]
         assert self._open.waiting_tokens == sum(self._clients[one].placed.all_tokens for one in waiting)
         assert self.num_waiting == sum(one.running is None for one in self._clients.values())
+        num_offline = sum(self._clients[one].placed.purpose.preference == "offline" for one in waiting)
+        assert self._open.num_offline_waiting == num_offline
 
     def _note_wait(self, client: Client, now_s: float) -> None:
         """Learn how long a request has waited for its first byte."""

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from stretto.cluster.placement import Choice
-from stretto.router.messages import NO_PROGRAM, Hedge, RouterAction, Ticket, WorkerId
-from stretto.router.open_requests import OpenRequests
+from stretto.router.messages import NO_PROGRAM, Hedge, RouterAction, Stop, Ticket, WorkerId
+from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.routed_client import Client
 from stretto.router.waiting import QueueName
 from stretto.router.workers import Worker
@@ -45,6 +45,15 @@ class Turns:
 
     def fill(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits and fits now, when a worker has room."""
+        actions = self.fill_unbound(now_s)
+        if self._open.placement.binds != "late":
+            actions += self._admit(worker, now_s)
+            if self._open.placement.binds == "early":
+                actions += self._attract(worker, now_s)
+        return actions
+
+    def fill_unbound(self, now_s: float) -> list[RouterAction]:
+        """Send what waits at no worker and fits now."""
         actions: list[RouterAction] = []
         firsts = {name: self._open.waiting.first(name, now_s) for name in self._open.waiting.unbound()}
         while firsts:
@@ -55,10 +64,24 @@ class Turns:
                 actions += self._open.take(*chosen, now_s)
                 if (first := self._open.waiting.first(name, now_s)) is not None:
                     firsts[name] = first
-        if self._open.placement.binds != "late":
-            actions += self._admit(worker, now_s)
-            if self._open.placement.binds == "early":
-                actions += self._attract(worker, now_s)
+        self._open.note_offline(now_s)
+        return actions
+
+    def withdraw_offline(self, now_s: float) -> list[RouterAction]:
+        """Take offline requests off workers where others have come; they wait again, and begin anew."""
+        actions: list[RouterAction] = []
+        for ticket in self._open.loads.offline.in_the_way(now_s):
+            client = self._open.clients[ticket]
+            if client.has_begun or not client.request.is_repeatable:
+                continue
+            assert client.running is not None
+            client.num_attempts -= 1
+            client.tried.discard(client.running.worker)
+            self._open.release(ticket, UNKNOWN, now_s)
+            actions.append(Stop(ticket, "others need its place"))
+            self._open.wait(ticket, self._open.eligible.queue_name(client, now_s))
+        if actions:
+            self._open.note_offline(now_s)
         return actions
 
     def _choose_of(self, name: QueueName, now_s: float) -> tuple[Ticket, Choice] | None:
@@ -72,7 +95,7 @@ class Turns:
             client = self._open.clients[ticket]
             if num_asked > _MAX_ASKED:
                 return False
-            choice = self._open.loads.choose(client.placed, now_s, self._open.eligible.among(client, now_s))
+            choice = self._open.choose(client, client.placed, now_s)
             return choice is not None
 
         ticket = self._open.waiting.choose(name, fits, now_s)
@@ -106,7 +129,7 @@ class Turns:
                 assert client.bound is not None
                 bound_to, seconds = client.bound[0].instance, client.bound[1]
                 asked = replace(client.placed, bound_to=bound_to, ahead_s=ahead_s)
-                choice = self._open.loads.choose(asked, now_s, self._open.eligible.among(client, now_s))
+                choice = self._open.choose(client, asked, now_s)
                 if choice is None or choice.instance == bound_to:
                     ahead_s += seconds
                     continue

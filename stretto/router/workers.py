@@ -14,7 +14,9 @@ those of the fleet:
 - A worker that answers with status 429 rests: for some time it gets no requests. If the key is the client's
   own, it gets no requests with that key.
 - A worker without a key in its settings *wants a key* from an answer with status 401 or 403 to a request that
-  had none, until it answers such a request well. That changes nothing of its state.
+  had none, until it answers such a request well. That changes nothing of its state, but it rests for requests
+  without a key that another worker takes.
+- An answer that refuses a request which another worker answers well counts as status 5xx does.
 - A worker that drains gets no requests; with its last request it is gone.
 """
 
@@ -42,6 +44,8 @@ _DEAD_CHECKS = 3
 """Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
 KEY_HINT = "check its api_key, api_key_env or headers"
 NO_KEY_HINT = "give its key as api_key or api_key_env"
+_KEYLESS_REST_S = 10.0
+"""Time for which a worker that wants a key gets no requests without one while others take them."""
 _TAKING: tuple[State, ...] = ("serving", "suspect")
 """States in which a worker may get a request."""
 MOST_TOKENS = 2**20
@@ -62,7 +66,7 @@ class Worker:
         slots: what is learned of how many requests it runs at once.
         probe_s: time from which a suspect worker may be tried again.
         rests_until_s: time until which it gets no requests, because it has answered with status 429.
-        key_rests: the same for single keys of clients.
+        key_rests: the same for single keys of clients, and for requests without one ("").
         wants_key: whether it has refused the last request without a key that it has answered.
         reason: why it is suspect.
     """
@@ -108,6 +112,10 @@ class Worker:
         if not client_key:
             return self.rests_until_s
         return max(self.rests_until_s, self.key_rests.until_s(client_key))
+
+    def refuses_keyless(self, now_s: float) -> bool:
+        """Return whether it has lately refused a request for want of a key, and answered none well since."""
+        return self.wants_key and self.key_rests.until_s("") > now_s
 
     @property
     def takes_requests(self) -> bool:
@@ -214,9 +222,15 @@ class Workers:
     def wanted_key(self, worker: Worker, status: int, now_s: float) -> None:
         """Handle an answer with status 401 or 403 to a request that had no key."""
         self.answered(worker, status, now_s)
+        worker.key_rests.rest("", now_s + _KEYLESS_REST_S)
         if not worker.wants_key:
             worker.wants_key = True
             _log.warning("worker %s wants a key (status %d); %s", worker.config.url, status, NO_KEY_HINT)
+
+    def refused_wrongly(self, worker: Worker, status: int, now_s: float) -> None:
+        """Handle an answer that refused a request which another worker has answered well since."""
+        reason = f"it answered with status {status} to a request that another worker has answered well"
+        self._fail(worker, reason, now_s)
 
     def _fail(self, worker: Worker, reason: str, now_s: float) -> None:
         """Count an answer that tells of a failure; several in a row make a worker suspect."""

@@ -10,7 +10,7 @@ from types import UnionType
 from typing import get_args
 
 from stretto.apps.template import Template, check_configuration
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.types import item_type
 from stretto.model.errors import UserError
 from stretto.model.foreign import are_flat, check_nesting, described, raised

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Engine
 from stretto.model.foreign import bug_of, raised, typed
 from stretto.model.references import load, load_inputs

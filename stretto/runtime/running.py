@@ -14,8 +14,7 @@ from stretto.cluster.messages import InstanceId, StartInstance, StopInstance
 from stretto.model.deployment import Engine
 from stretto.model.errors import EngineUnavailable, StrettoError
 from stretto.model.foreign import described, typed
-from stretto.runtime.instances import Instance, RuntimeShares, start_instance
-from stretto.runtime.shared_memory import shared_memory
+from stretto.runtime.instances import Instance, start_instance
 from stretto.runtime.worker import Command, SuspendTasks
 from stretto.sched.messages import AllSuspended, Event, InstanceLost, InstanceStopped
 
@@ -45,7 +44,7 @@ class RunningInstances:
         self._follows_prefixes = follows_prefixes
         self._post = post
         self._loop = loop
-        self._shared = RuntimeShares(cluster, shared_memory())
+        self._cluster = cluster
         self._running: dict[_Key, Instance] = {}
         self._closing: dict[Instance, asyncio.Task[None]] = {}
         self._stopping: set[asyncio.Task[None]] = set()
@@ -68,7 +67,7 @@ class RunningInstances:
                 action.instance,
                 action.replica,
                 post,
-                self._shared,
+                self._cluster,
                 follows_prefixes=self._follows_prefixes(action.engine),
             )
         except Exception as error:
@@ -122,7 +121,7 @@ class RunningInstances:
         for instance in self._running.values():
             self._close(instance)
         self._running.clear()
-        self._shared = RuntimeShares()
+        self._cluster = None
         await asyncio.gather(*self._closing.values(), *self._stopping, return_exceptions=True)
 
     def _receive(self, key: _Key, event: Event) -> None:

@@ -22,7 +22,7 @@ from stretto.cluster.machine import Machine, check_deployments, check_free
 from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.engines.prompt_spaces import prompt_space
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.model.deployment import Deployment, Engine, Replica, check_replica
 from stretto.model.errors import ConfigError, InternalError, UserError

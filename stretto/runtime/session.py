@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from stretto.apps.template import Configuration, Template
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.model.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.model.tasks import Criteria, Usage

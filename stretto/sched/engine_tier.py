@@ -9,7 +9,7 @@ from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.placements.table import check_placement
 from stretto.cluster.prompt_keys import SpaceOf
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError
 from stretto.model.nearest_name import did_you_mean

@@ -19,7 +19,7 @@ from stretto.cluster.messages import (
     StartInstance,
     StopInstance,
 )
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Replica
 from stretto.model.errors import StrettoError
 from stretto.model.record import record

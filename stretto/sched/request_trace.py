@@ -7,6 +7,7 @@ trace when it arrives and when it has ended.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -96,6 +97,8 @@ class RequestTrace:
         status: status that the client got; 0 if its answer was cut.
         error: why it failed or was cut, if it did.
         was_hedged: whether it was sent a second time beside the first.
+        repaired: what of its prompt was repaired; "" for nothing.
+        prompt_fault: the fault of its program's prompts that was told with it; None for none.
         context: place among spans; None where there are none.
     """
 
@@ -123,6 +126,8 @@ class RequestTrace:
     status: int = 0
     error: str = ""
     was_hedged: bool = False
+    repaired: str = ""
+    prompt_fault: Mapping[str, object] | None = None
     context: TraceContext | None = None
 
     @property
@@ -189,6 +194,8 @@ class RequestTrace:
             **({"waited_s": round(self.waited_s, 6), "waited_for": self.why} if self.why else {}),
             **({"held_s": round(held_s, 6)} if held_s else {}),
             **({"hedged": True} if self.was_hedged else {}),
+            **({"repaired": self.repaired} if self.repaired else {}),
+            **({"prompt_fault": self.prompt_fault} if self.prompt_fault else {}),
             "decision_s": self._after(self.decided_s),
             "first_byte_s": self._after(self.first_byte_s),
             "first_token_s": self._after(self.first_token_s),

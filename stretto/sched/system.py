@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
-from stretto.graph.compile import ExecutionGraph, Node
+from stretto.graph.execution_graph import ExecutionGraph, Node
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
 from stretto.model.foreign import bug_of, raised

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS, Ops, OpSpec
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops, OpSpec
 from stretto.graph.passes.base import Pass
 from stretto.graph.passes.pipeline import PASSES
 from stretto.graph.passes.weigh import WEIGHED

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stretto.http.admin import AdminKey, admin_only
 from stretto.http.event_stream import EventStream
 from stretto.http.routes import Handler, Route
 from stretto.operate.admin_pages import LIVE, LIVE_S, PAGE, PROGRAM, PROGRAMS, AdminPages
 from stretto.operate.engine_gauges import engine_gauges, engine_view
-from stretto.operate.live import FleetView
+from stretto.operate.live import BatchPicture, FleetView
 from stretto.operate.watch import Watch
 from stretto.router.gauges import fleet_view, gauges
 from stretto.runtime.runtime import Runtime
@@ -23,6 +23,9 @@ from stretto.wire.metrics import CONTENT_TYPE, render
 class AdminRoutes:
     """The routes for a service's admin. Where there are no tenants, `/metrics` is open to all.
 
+    Args:
+        batches: returns what is shown of batches.
+
     Attributes:
         routes: the table of routes.
     """
@@ -34,7 +37,9 @@ class AdminRoutes:
         watch: Watch,
         pool: WorkerPool | None,
         is_draining: Callable[[], bool],
+        batches: Callable[[], Sequence[BatchPicture]] = tuple,
     ) -> None:
+        self._batches = batches
         self._runtime = runtime
         self._watch = watch
         self._pool = pool
@@ -62,13 +67,14 @@ class AdminRoutes:
         """Return the instances of engines and the workers, and who waits."""
         snapshot = self._runtime.snapshot()
         if (pool := self._pool) is None:
-            return engine_view(snapshot)
+            return engine_view(snapshot)._replace(batches=self._batches())
         engines, workers = engine_view(snapshot, (pool.engine,)), fleet_view(pool.front)
         return FleetView(
             [*workers.workers, *engines.workers],
             [*workers.waits, *engines.waits],
             workers.num_waiting + engines.num_waiting,
             workers.num_held + engines.num_held,
+            self._batches(),
         )
 
     async def _show(self, request: ServiceRequest) -> None:

@@ -27,6 +27,8 @@ class Limits:
         depth: number of calls on the longest way through the calls of one session.
         width: number of calls in one request.
         output_tokens: largest number of tokens that one output may be allowed.
+        file_bytes: number of bytes of the files that it keeps, those that batches have written among them.
+            A batch that runs is never kept from writing its files.
         requests_per_minute: number of POST requests. Infinite for no limit.
         tokens_per_minute: number of tokens that calls may ask for: for each, the largest number that it may
             generate, and a quarter of the characters of its prompt. Infinite for no limit.
@@ -38,6 +40,7 @@ class Limits:
     depth: int = 100_000
     width: int = 10_000
     output_tokens: int = 1_000_000
+    file_bytes: int = 100_000_000_000
     requests_per_minute: float = math.inf
     tokens_per_minute: float = math.inf
 
@@ -103,6 +106,8 @@ class ServiceConfig:
             tenants; None leaves that to clients on the same machine.
         max_queries: number of sessions with work, and of apps' queries, that run at once.
         grace_s: seconds that requests may still take after an interrupt.
+        files_kept_s: seconds after which files are removed that say nothing else, and batches that have
+            ended; infinite to keep them.
     """
 
     host: str = "127.0.0.1"
@@ -119,6 +124,7 @@ class ServiceConfig:
     admin_key_env: str | None = None
     max_queries: int = 4096
     grace_s: float = 25.0
+    files_kept_s: float = 30 * 86_400.0
 
     def __post_init__(self) -> None:
         check_port(self.port)
@@ -128,6 +134,8 @@ class ServiceConfig:
         for name in ("max_body_s", "max_unread_s", "max_wait_s", "session_idle_s", "grace_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive and finite")
+        if not self.files_kept_s > 0:
+            raise ConfigError(f"files_kept_s is {self.files_kept_s!r}; it must be positive")
         num_bodies = 3 if len(self.tenant) > 1 else 2
         if self.max_held_bytes < num_bodies * self.max_body_bytes:
             raise ConfigError(

@@ -71,11 +71,6 @@ def conflict(message: str) -> Refused:
     return Refused(409, "conflict", message)
 
 
-def draining() -> Refused:
-    """Return the refusal of new work by a service that ends."""
-    return Refused(503, "draining", "the service is being ended", retry_after_s=1.0)
-
-
 _STATUSES: Mapping[type[StrettoError], int] = {
     Overloaded: 429,
     CapacityError: 422,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,77 +78,94 @@ async def _kept(
         await write()
 
 
-def run_service(
-    deployments: Iterable[Deployment],
-    config: ServiceConfig,
-    say: Callable[[str], None],
-    machine: Machine | None = None,
-    apps: Mapping[str, DeployedApp] | None = None,
-    beside: Callable[[Runtime], Coroutine[Any, Any, None]] | None = None,
-    documents: Sequence[Document] = (),
-    spares: Mapping[str, Replica] | None = None,
-    learned: LearnedFile | None = None,
-    pool: WorkerPool | None = None,
-    watch: Watch | None = None,
-    state: Path | None = None,
-    engines_file: Path | None = None,
-) -> None:
-    """Run a service until interrupted; `say` is told its address.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedParts:
+    """What a service is made of, and what runs beside it.
 
-    `documents`, `spares`, `pool`, `watch` and `state` are those of `Service`. A pool has the same `watch`,
-    which is closed in the end. What `beside` does with the runtime runs meanwhile, and is cancelled in the
-    end. What is learned of programs is read from the file `learned`, and written there now and then and in
-    the end. The tenants are those of `engines_file`, also when it changes.
+    Attributes:
+        deployments: engines.
+        apps, documents, spares, pool, watch, state: arguments of `Service`. A pool has the same `watch`.
+        beside: function of the runtime that runs meanwhile, and is cancelled in the end.
+        learned: file from which what was learned of programs is read, and which is written now and then and
+            in the end.
+        engines_file: file that names the tenants, also when it changes.
+    """
+
+    deployments: tuple[Deployment, ...]
+    config: ServiceConfig
+    machine: Machine | None = None
+    apps: Mapping[str, DeployedApp] = field(default_factory=dict)
+    beside: Callable[[Runtime], Coroutine[Any, Any, None]] | None = None
+    documents: Sequence[Document] = ()
+    spares: Mapping[str, Replica] | None = None
+    learned: LearnedFile | None = None
+    pool: WorkerPool | None = None
+    watch: Watch | None = None
+    state: Path | None = None
+    engines_file: Path | None = None
+
+    @property
+    def learners(self) -> list[Deployment]:
+        """The engines, with the workers of a pool in place of the engine that stands for them."""
+        pool = self.pool
+        return [pool.learner if pool and one is pool.deployment else one for one in self.deployments]
+
+
+def run_service(parts: ServedParts, say: Callable[[str], None]) -> None:
+    """Run a service until interrupted; `say` is told its address. The watch is closed in the end.
 
     The first interrupt lets open requests be answered, for some time; a second one ends them.
 
     Raises:
-        StrettoError: an engine cannot be started, the port is in use, or the file `learned` is damaged.
+        StrettoError: an engine cannot be started, the port is in use, or the file of what was learned is
+            damaged.
     """
-    given = tuple(deployments)
-    learners = given if pool is None else [pool.learner if one is pool.deployment else one for one in given]
-    known = {} if learned is None else learned.read(learners)
+    pool, learned = parts.pool, parts.learned
+    known = {} if learned is None else learned.read(parts.learners)
     if pool is not None and pool.engine in known:  # the workers' queue decides for this engine
         pool.go_on_from(known.pop(pool.engine))
+    run_until_interrupted(_serve(parts, known, say))
 
-    async def serve() -> None:
-        places = LastInstances()
-        seen = watch or (Watch() if pool is None else pool.watch)
-        book = None if state is None else UsageBook(state)
-        if book is not None:
-            seen.observers.add(book)
-        steps = StepRequests(seen.observers, () if pool is None else (pool.engine,))
-        spans = [] if seen.spans is None else [seen.spans]
-        of_workers = {} if pool is None else {pool.engine: pool.learned}
-        async with (
-            Runtime(
-                given,
-                observers=[places, steps, *spans, *([] if pool is None else [pool])],
-                max_queries=config.max_queries,
-                machine=machine,
-                tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
-                learned=known,
-            ) as runtime,
-            _kept(learners, lambda: runtime.learned() | of_workers, learned, say),
-            nullcontext() if book is None else book,
-            nullcontext() if pool is None else pool,
-            Service(runtime, config, apps, places, documents, spares, pool, seen, state) as service,
-        ):
-            spare_collector()
-            deployed = f"  apps: {', '.join(apps)}" if apps else ""
-            say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
-            tasks = [] if beside is None else [asyncio.create_task(beside(runtime))]
-            if engines_file is not None:
-                tasks.append(asyncio.create_task(follow_tenants(engines_file, service.app.tenants, say)))
 
-            async def finish() -> None:
-                for task in tasks:
-                    task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
-                await service.drain()
+async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Callable[[str], None]) -> None:
+    config, pool = parts.config, parts.pool
+    places = LastInstances()
+    seen = parts.watch or (Watch() if pool is None else pool.watch)
+    book = None if parts.state is None else UsageBook(parts.state)
+    if book is not None:
+        seen.observers.add(book)
+    steps = StepRequests(seen.observers, () if pool is None else (pool.engine,))
+    spans = [] if seen.spans is None else [seen.spans]
+    of_workers = {} if pool is None else {pool.engine: pool.learned}
+    async with (
+        Runtime(
+            parts.deployments,
+            observers=[places, steps, *spans, *([] if pool is None else [pool])],
+            max_queries=config.max_queries,
+            machine=parts.machine,
+            tenant_weights={tenant.name: tenant.weight for tenant in config.tenant},
+            learned=known,
+        ) as runtime,
+        _kept(parts.learners, lambda: runtime.learned() | of_workers, parts.learned, say),
+        nullcontext() if book is None else book,
+        nullcontext() if pool is None else pool,
+        Service(
+            runtime, config, parts.apps, places, parts.documents, parts.spares, pool, seen, parts.state
+        ) as service,
+    ):
+        spare_collector()
+        deployed = f"  apps: {', '.join(parts.apps)}" if parts.apps else ""
+        say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
+        tasks = [] if parts.beside is None else [asyncio.create_task(parts.beside(runtime))]
+        if parts.engines_file is not None:
+            tasks.append(asyncio.create_task(follow_tenants(parts.engines_file, service.app.tenants, say)))
 
-            await serve_until_interrupted(say, lambda: service.num_open, finish, config.grace_s)
-        await asyncio.to_thread(seen.close)
+        async def finish() -> None:
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await service.drain()
 
-    run_until_interrupted(serve())
+        await serve_until_interrupted(say, lambda: service.num_open, finish, config.grace_s)
+    await asyncio.to_thread(seen.close)

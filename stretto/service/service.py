@@ -12,6 +12,7 @@ from stretto.http.server import HttpServer
 from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
 from stretto.model.values import Document
+from stretto.operate.live import BatchPicture
 from stretto.operate.watch import Watch
 from stretto.programs.engine_checks import check_engines
 from stretto.runtime.runtime import Runtime
@@ -20,7 +21,6 @@ from stretto.service.app import ServiceApp
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.routes import AppRoutes
-from stretto.service.batches.room_beside import RoomBeside
 from stretto.service.batches.routes import BatchRoutes
 from stretto.service.batches.runner import BatchRunner
 from stretto.service.batches.store import BatchStore
@@ -100,7 +100,7 @@ class Service:
             door = PoolDoor(pool, lambda: self.is_draining)
             self.app.other_route = door.route
         seen = watch or (Watch() if pool is None else pool.watch)
-        admin = AdminRoutes(runtime, config, seen, pool, lambda: self.is_draining)
+        admin = AdminRoutes(runtime, config, seen, pool, lambda: self.is_draining, self._batch_pictures)
         self.app.routes.add(*admin.routes)
         openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
         self.app.routes.add(*openai.routes)
@@ -120,6 +120,9 @@ class Service:
         """Number of requests that are being answered."""
         return self.app.num_open + (0 if self.pool is None else self.pool.front.router_state.num_clients)
 
+    def _batch_pictures(self) -> Sequence[BatchPicture]:
+        return () if self._batches is None else self._batches.pictures()
+
     async def __aenter__(self) -> Service:
         self._server = HttpServer(
             self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
@@ -132,9 +135,11 @@ class Service:
                 self.app,
                 store,
                 self.config.max_body_bytes,
-                (lambda num_lines, now_s: None) if self.pool is None else RoomBeside(self.pool),
+                self.config.files_kept_s,
             )
-            routes = BatchRoutes(self.app, store, self._batches, lambda: self.is_draining)
+            routes = BatchRoutes(
+                self.app, store, self._batches, self.config.files_kept_s, lambda: self.is_draining
+            )
             self.app.routes.add(*routes.routes)
         await self._server.listen()
         await self.apps.__aenter__()

@@ -10,7 +10,7 @@ from itertools import chain
 
 import msgspec
 
-from stretto.http.refusals import Refused
+from stretto.http.refusals import Refused, draining
 from stretto.http.routes import Operation, Route
 from stretto.programs.wire.json_parts import value_parts
 from stretto.programs.wire.values import value_to_wire
@@ -20,7 +20,6 @@ from stretto.service.config import ServiceConfig
 from stretto.service.graph_page import as_html, text_of_lines
 from stretto.service.openapi import links_of_session, links_of_variable
 from stretto.service.places import LastInstances
-from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
 from stretto.service.schema import GetBody, SessionBody, SetBody, SubmitBody
 from stretto.service.service_session import ServiceSession

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stretto.apps.vocabulary import DEFAULT
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import InternalError

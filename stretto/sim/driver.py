@@ -26,7 +26,7 @@ from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInst
 from stretto.cluster.prompt_keys import PromptSpace
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.engines.contract import BatchEngine
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
 from stretto.model.foreign import described

@@ -13,9 +13,10 @@ from html import escape
 from importlib.resources import files
 from itertools import pairwise
 
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, Slot
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.graph.text import print_graph
 from stretto.graph.unroll import own_args, own_prompt
 from stretto.graph.verify import verify

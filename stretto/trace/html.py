@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.trace.drawing import colours_of, draw_graph
 from stretto.trace.lanes import horizon_s, lanes, origin_s, pack_rows, running_s

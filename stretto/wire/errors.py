@@ -23,8 +23,9 @@ from stretto.model.errors import BadReply, BadServer, EngineUnavailable, Stretto
 _MAX_REASON_CHARS = 500
 _PASSING_TYPES = ("server_error", "internal_server_error", "overloaded_error", "rate_limit_error", "timeout")
 """Types of errors that are temporary, where a server reports no status."""
-REFUSING_ALL = (401, 403, 404, 405)
-"""Statuses of errors that are the server's fault and not that of one request."""
+REDIRECTIONS = (301, 302, 303, 307, 308)
+REFUSING_ALL = (*REDIRECTIONS, 401, 403, 404, 405)
+"""Statuses of answers that are the server's fault and not that of one request, as far as can be said."""
 
 
 @dataclass(frozen=True, slots=True)

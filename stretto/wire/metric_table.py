@@ -83,6 +83,28 @@ REFUSED = Family(
     ("door", "status"),
 )
 
+_OF_FAULT = ("tenant", "model", "changes")
+"""`changes`: what changes in the prompts of a program, before text that stays: time, id, order of tools…"""
+FAULT_REQUESTS = Family(
+    "stretto_prompt_fault_requests_total",
+    "counter",
+    "Requests of programs whose prompts change before text that stays.",
+    _OF_FAULT,
+)
+FAULT_TOKENS = Family(
+    "stretto_prompt_fault_tokens_total",
+    "counter",
+    "Tokens that were computed again because of such a change.",
+    _OF_FAULT,
+)
+FAULT_S = Family(
+    "stretto_prompt_fault_seconds_total",
+    "counter",
+    "Seconds of prefills that such tokens took, estimated.",
+    _OF_FAULT,
+)
+REPAIRED = Family("stretto_repaired_requests_total", "counter", "Requests whose prompt was repaired.")
+
 # --- what a door and its workers are doing
 
 ATTEMPTS = Family(
@@ -121,6 +143,7 @@ KV_CLAIMED = Family("stretto_kv_claimed_tokens", "gauge", "Those that programs k
 OWN = (
     *(REQUESTS, PROMPT, COMPUTED, CACHED, PREDICTED, GENERATED, HELD_S, QUEUE_S, FIRST_TOKEN_S, TOKEN_S),
     *(REQUEST_S, DEADLINES, REFUSED, ATTEMPTS, FAILED_ATTEMPTS, HEDGES, DECISION_S, WAITING, OPEN),
+    *(FAULT_REQUESTS, FAULT_TOKENS, FAULT_S, REPAIRED),
     *(HELD_BYTES, PROGRAMS, RUNNING, STATE, WANTS_KEY, KV_TOKENS, KV_CLAIMED),
 )
 """Metrics of a door: `stretto serve` and `stretto route`."""

@@ -202,7 +202,7 @@ def test_every_round_has_questions_and_a_cache_of_its_own(due_s: float, num_roun
 def test_only_who_caches_finds_a_prompt_again(tiny_checkpoint: Any, caches: bool) -> None:
     pytest.importorskip("torch")
     from benchmarks.common.scripted_transformer import ForgetfulLLM, ScriptedTransformer
-    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.engine_config import TransformerConfig
     from stretto.model.tasks import Done
 
     config = TransformerConfig(tiny_checkpoint, block_tokens=4, keeps_released=True)

@@ -12,6 +12,7 @@ import pytest
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from benchmarks.twin.alone import alone, choose_evenly, measure_batches, slowdown
 from benchmarks.twin.compare import Cell, TwinRun, agreement_rows, goals, ranking_rows, rankings
 from benchmarks.twin.costs import BatchFit, RequestStepCost, Sharing, fit_batches, fit_requests
@@ -24,7 +25,7 @@ from stretto.model.tasks import Decode, Done, LLMTask, Task, Usage
 from stretto.model.values import Document, Section, Segment
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler_output
+from stretto.sim.synthetic_output import filler_output
 
 pytest_plugins = ("support.llm_fixtures",)
 
@@ -303,7 +304,7 @@ def test_the_scripted_llm_writes_what_the_simulation_writes(tiny_checkpoint: Pat
     pytest.importorskip("torch")
     from benchmarks.common.scripted_transformer import Script, ScriptedTransformer
     from stretto.engines.prompt_tokens import PromptTokenizer
-    from stretto.engines.transformer.engine import TransformerConfig
+    from stretto.engines.transformer.engine_config import TransformerConfig
     from stretto.planner.measure_steps import StepLoad, measure_steps
 
     config = TransformerConfig(tiny_checkpoint)

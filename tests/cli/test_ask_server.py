@@ -11,7 +11,7 @@ import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
-from stretto.engines.catalogue import FOR_SERVERS, llm_engine
+from stretto.engines.llms import FOR_SERVERS, llm_engine
 from stretto.model.deployment import Engine
 
 pytest_plugins = ("support.llm_fixtures",)

@@ -9,7 +9,9 @@ from typing import Any
 from support.command_line import CommandLine
 from support.pooling_stub import PoolingStub, answering
 
-from stretto.engines.catalogue import STAND_IN, local_engines, profile_key
+from stretto.engines.catalogue import local_engines
+from stretto.engines.llms import STAND_IN
+from stretto.engines.profiles import profile_key
 
 QUESTION = "Where did the captain live?"
 

@@ -13,7 +13,7 @@ from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
 from benchmarks.common.mini_model import MINI
-from stretto.engines.catalogue import PROFILES
+from stretto.engines.profiles import PROFILES
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineFailure
 from stretto.runtime.runtime import Runtime

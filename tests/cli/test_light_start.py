@@ -18,7 +18,7 @@ from stretto.cli import names
 from stretto.cli.commands import app
 from stretto.costs.loading import SOURCES
 from stretto.engines.batch.embedding import DTYPES, MINILM
-from stretto.engines.catalogue import RECOVER_S
+from stretto.engines.llms import RECOVER_S
 from stretto.planner.cores import CPU
 from stretto.planner.planners.table import PLANNERS
 from stretto.sched.orders import ORDERS
@@ -35,7 +35,7 @@ HEAVY = {
     "psycopg",
     "triton",
 }
-MAX_OWN_MODULES = 40
+MAX_OWN_MODULES = 45
 """Modules of this package that help may import; engines and schedulers are some hundreds."""
 _REPORTING = """
 import atexit, json, pathlib, sys

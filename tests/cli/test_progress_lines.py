@@ -14,7 +14,7 @@ from support.command_line import CommandLine
 
 from stretto.cli.commands import _FUNCTIONS
 from stretto.cli.progress import LINE_EVERY_S, bar, print_lines, spinner
-from stretto.cli.verbosity import set_verbosity, shows_notes
+from stretto.cli.verbosity import Verbosity, set_verbosity, shows_notes
 
 QUESTION = "Where did the captain live?"
 
@@ -42,7 +42,7 @@ class Work:
 @pytest.fixture(autouse=True)
 def usual_verbosity() -> Iterator[None]:
     yield
-    set_verbosity(quiet=False, verbose=False, log_level=None)
+    set_verbosity(Verbosity())
     logging.getLogger("stretto").setLevel(logging.NOTSET)
 
 
@@ -122,7 +122,6 @@ def test_options_that_make_no_sense_are_refused(
     ("given", "level"), [({"verbose": True}, logging.INFO), ({"log_level": "Debug"}, logging.DEBUG)]
 )
 def test_the_log_is_written_from_a_level_on(given: dict[str, object], level: int) -> None:
-    options: dict[str, object] = {"quiet": False, "verbose": False, "log_level": None, **given}
-    set_verbosity(**options)  # type: ignore[arg-type]
+    set_verbosity(Verbosity(**given))  # type: ignore[arg-type]
     assert logging.getLogger("stretto.runtime.pump").getEffectiveLevel() == level
     assert shows_notes()

@@ -10,7 +10,8 @@ import pytest
 
 from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.group_locations import GroupLocations
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.placement import (
     Bound,
     Choice,

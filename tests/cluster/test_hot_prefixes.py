@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from stretto.cluster.hot_prefixes import LEAST_REQUESTS, LEAST_WAIT_S, HotPrefixes
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.placement import (
     Bound,
     Dispatched,

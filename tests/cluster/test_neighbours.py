@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.placement import Dispatched, Joined, PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.profile import Profile

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from stretto.cluster.class_loads import LATENCY_TOKENS, ClassLoads, latency_room
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.placement import (
     Dispatched,
     Ended,

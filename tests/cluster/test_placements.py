@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockStored
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport

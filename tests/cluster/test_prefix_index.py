@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from stretto.cluster.eviction import victims
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import (

@@ -15,7 +15,8 @@ from benchmarks.baselines.placements.loadaware import LoadAware
 from benchmarks.baselines.placements.oracle_partition import OraclePartition, partition
 from benchmarks.baselines.placements.prefix_threshold import PrefixThreshold
 from benchmarks.baselines.placements.scorers import Scorers
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.placement import (
     Choice,
     Dispatched,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementRequest, Purpose
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_index import Held

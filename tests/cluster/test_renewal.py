@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.kv_events import AllBlocksCleared, BlockStored
 from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import Dispatched, Emptied, Ended, Joined, Left, PlacementRequest, PromptKey

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from stretto.cluster.eviction import victims
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.placement import Choice, Dispatched, Ended, Joined, PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PrefixHasher

@@ -11,7 +11,8 @@ from support.step_costs import GPU, SMALL, TRUE, numbers, shapes, true_cost
 
 from stretto.costs.fit import MeasuredStep, fit_shared_costs, fit_step_cost
 from stretto.costs.nnls import nnls
-from stretto.costs.step import LLMStepCost, StepFeatures
+from stretto.costs.step import LLMStepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.costs.steps_file import sample_steps
 from stretto.model.errors import ConfigError
 

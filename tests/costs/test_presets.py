@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from support.step_costs import numbers
 
-from stretto.costs.loading import LoadingCost, fit_loading
+from benchmarks.costs.start_times import fit_loading
+from stretto.costs.loading import LoadingCost
 from stretto.costs.preble import preble_cost
 from stretto.costs.presets import load_preset, preset_names, preset_of
 from stretto.costs.shape import LLMModel, StepShape

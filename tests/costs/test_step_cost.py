@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.step_costs import GPU, MOE, SMALL, numbers
 
+from benchmarks.costs.shapes import shape_of
 from stretto.costs.kv_room import check_fits
-from stretto.costs.shape import Hardware, LLMModel, StepShape, model_of, shape_of
-from stretto.costs.step import Kernels, LLMStepCost, StepFeatures
+from stretto.costs.shape import Hardware, LLMModel, StepShape, model_of
+from stretto.costs.step import LLMStepCost
+from stretto.costs.step_features import Kernels, StepFeatures
 from stretto.costs.step_terms import NUMBERS
 from stretto.model.errors import ConfigError
 

@@ -8,7 +8,8 @@ from support.step_costs import GPU, MOE, SMALL, TRUE, numbers, shapes
 
 from stretto.costs.fit import FLOORS, MeasuredStep, fit_step_cost
 from stretto.costs.shape import LLMModel
-from stretto.costs.step import LLMStepCost, StepFeatures
+from stretto.costs.step import LLMStepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.costs.tiles import Multiplication
 
 CORES = replace(GPU, num_cores=100)

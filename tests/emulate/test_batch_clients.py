@@ -10,7 +10,8 @@ from stretto.emulate.fleet import Kind, PlannedFleet, WantedFleet, WantedServer,
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
 from stretto.engines.batch.server.reranking import RerankingServer
-from stretto.engines.catalogue import embedding_engine, llm_engine
+from stretto.engines.catalogue import embedding_engine
+from stretto.engines.llms import llm_engine
 from stretto.engines.profiling import profile_engine
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Hit

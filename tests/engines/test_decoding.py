@@ -42,7 +42,7 @@ def test_the_stand_in_refuses_a_setting_it_ignores() -> None:
 
 
 def test_the_reference_engine_refuses_a_setting_it_ignores(tiny_checkpoint: Path) -> None:
-    from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
+    from benchmarks.common.reference.engine import ReferenceConfig, ReferenceLLM
 
     assert isinstance(_failure(ReferenceLLM(ReferenceConfig(tiny_checkpoint))), ConfigError)
 

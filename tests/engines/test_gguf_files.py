@@ -19,11 +19,12 @@ from support.tiny_checkpoint import EOS  # noqa: E402
 from checks.gguf_equality import FAMILIES, build_checkpoint, check_types  # noqa: E402
 from checks.gguf_files import K_SCALES, write_gguf  # noqa: E402
 from checks.llm_equality import generate, random_prompts  # noqa: E402
-from stretto.engines.catalogue import llm_replica  # noqa: E402
 from stretto.engines.gguf_file import QUANTISATIONS, read_gguf  # noqa: E402
+from stretto.engines.llms import llm_replica  # noqa: E402
 from stretto.engines.prompt_tokens import PromptTokenizer  # noqa: E402
 from stretto.engines.transformer.config import read_config  # noqa: E402
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM  # noqa: E402
+from stretto.engines.transformer.engine import TransformerLLM  # noqa: E402
+from stretto.engines.transformer.engine_config import TransformerConfig  # noqa: E402
 from stretto.engines.transformer.weights import load_weights  # noqa: E402
 from stretto.model.errors import ConfigError  # noqa: E402
 from stretto.model.values import Segment  # noqa: E402

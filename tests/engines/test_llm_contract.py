@@ -11,10 +11,11 @@ from support.llm_running import SteppedServer, drain, run, task, value
 from support.own_engines import Backwards, BackwardsConfig
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.reference.engine import ReferenceConfig, ReferenceLLM
 from stretto.engines.contract import SteppedLLM
-from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.errors import BadReply, ConfigError
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started
 from stretto.model.values import Prompt, Segment

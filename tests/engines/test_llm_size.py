@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stretto.engines.catalogue import DEFAULT_LLM
 from stretto.engines.llm_size import are_small_llms, is_small_llm
+from stretto.engines.llms import DEFAULT_LLM
 
 
 def weights(path: Path, num_bytes: int) -> Path:

@@ -10,15 +10,10 @@ import pytest
 from benchmarks.common.mini_model import MINI
 from stretto.engines.batch.calls import CallsConfig
 from stretto.engines.batch.embedding import minilm_path
-from stretto.engines.catalogue import (
-    DEFAULT_LLM,
-    STAND_IN,
-    checkpoint_path,
-    engine_and_model,
-    llm_engine,
-    local_engines,
-)
+from stretto.engines.catalogue import local_engines
 from stretto.engines.chat_markup import PLAIN_STOP
+from stretto.engines.llms import DEFAULT_LLM, STAND_IN, checkpoint_path, llm_engine
+from stretto.engines.profiles import engine_and_model
 from stretto.engines.profiling import profile_engine
 from stretto.model.deployment import Deployment
 
@@ -61,7 +56,7 @@ def test_completions_of_a_server_stop_at_a_further_question() -> None:
 
 
 def test_a_profile_is_of_an_engine_and_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stretto.engines.catalogue.DEFAULT_LLM", DEFAULT_LLM)  # others have a stand-in
+    monkeypatch.setattr("stretto.engines.llms.DEFAULT_LLM", DEFAULT_LLM)  # others have a stand-in
     names = [engine_and_model(engine).removesuffix("@bfloat16") for engine in local_engines()]
     assert names == [
         "chunking:all-MiniLM-L6-v2",

@@ -300,11 +300,11 @@ def test_a_server_that_tells_what_it_holds_is_not_sent_that(tiny_checkpoint: Pat
             await publisher.subscribed()
             await prefill()  # the server has not said that it holds it
             await publisher.publish(0, event)
-            while server._held.num_held(tokens) == 0:
+            while server._known.held.num_held(tokens) == 0:
                 await asyncio.sleep(0.001)
             await prefill()
             await publisher.publish(1, removed(*hashes))
-            while server._held.num_held(tokens) > 0:
+            while server._known.held.num_held(tokens) > 0:
                 await asyncio.sleep(0.001)
             await prefill()
             await server.aclose()
@@ -329,7 +329,7 @@ def test_nonsense_in_the_events_ends_the_listening_alone(tiny_checkpoint: Path) 
             await server.generate(task, events.append)
             await publisher.subscribed()
             await publisher.publish(0, payload=b"\xc1")
-            while server._following is not None:
+            while server._known.is_followed:
                 await asyncio.sleep(0.001)
             await server.generate(task, events.append)
             await server.aclose()

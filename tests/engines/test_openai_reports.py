@@ -13,7 +13,7 @@ from support.openai_stub import MODEL, OpenAIStub, Reply
 
 from stretto.cluster.kv_events import AllBlocksCleared, BlockStored, KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig, server
+from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig, known_server, server
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.model.errors import EngineUnavailable
 
@@ -48,7 +48,7 @@ async def watched(
 
 
 def test_its_load_is_reported_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_LOOK_S", 0.01)
+    monkeypatch.setattr(server, "LOOK_S", 0.01)
     answers = iter([metrics(1), metrics(2), metrics(3)])
 
     async def main() -> list[Report]:
@@ -66,7 +66,7 @@ def test_its_load_is_reported_again_and_again(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("page", [None, "up 1\n"])
 def test_a_server_that_does_not_tell_is_asked_once(monkeypatch: pytest.MonkeyPatch, page: str | None) -> None:
-    monkeypatch.setattr(server, "_LOOK_S", 0.001)
+    monkeypatch.setattr(server, "LOOK_S", 0.001)
 
     async def main() -> list[Mapping[str, str]]:
         asked: list[str] = []
@@ -87,7 +87,7 @@ def test_a_server_that_does_not_tell_is_asked_once(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_server_that_is_away_for_a_while_tells_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_LOOK_S", 0.01)
+    monkeypatch.setattr(server, "LOOK_S", 0.01)
 
     async def fetched(instance: OpenAIServer) -> InstanceLoad:
         asked.append(1)
@@ -121,7 +121,7 @@ def test_kv_events_are_followed_before_the_first_task(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the server is not there yet, and until what it tells cannot be understood."""
-    monkeypatch.setattr(server, "_LOOK_S", 0.01)
+    monkeypatch.setattr(known_server, "LOOK_S", 0.01)
     asked: list[int] = []
 
     def models(_: object) -> str:

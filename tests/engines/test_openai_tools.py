@@ -15,7 +15,8 @@ from support.openai_stub import EVENT_STREAM, OpenAIStub, Reply
 from stretto import Runtime
 from stretto.apps import agent
 from stretto.components import AgentRun, tool
-from stretto.engines.catalogue import llm_engine, tools_engine
+from stretto.engines.catalogue import tools_engine
+from stretto.engines.llms import llm_engine
 from stretto.model.errors import BadReply
 from stretto.wire.errors import ApiError
 from stretto.wire.tool_calls import CallPart, joined_calls, read_tool_calls

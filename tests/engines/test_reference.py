@@ -13,8 +13,8 @@ from support.llm_running import drain, run, task, value
 from support.tiny_checkpoint import TEXT
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.common.reference.engine import ReferenceConfig, ReferenceLLM, ReferenceUsage
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM, ReferenceUsage
 from stretto.model.errors import CapacityError, ConfigError, UserError
 from stretto.model.tasks import Decode, Done, Failed
 from stretto.model.values import Prompt, Segment

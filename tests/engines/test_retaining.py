@@ -10,7 +10,8 @@ import pytest
 from support.llm_running import drain
 
 from stretto.cluster.kv_events import BlockRemoved
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.tasks import Decode, Done, LLMTask, Reuse
 from stretto.model.values import Prompt, Segment
 

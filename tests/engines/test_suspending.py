@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from support.llm_running import drain
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.reference.engine import ReferenceConfig, ReferenceLLM
 from stretto.engines.contract import SteppedLLM
-from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Started

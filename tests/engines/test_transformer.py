@@ -25,7 +25,8 @@ from checks.llm_equality import (
 )
 from stretto.cluster.kv_events import BlockRemoved, BlockStored
 from stretto.engines.transformer.config import read_config
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.model.errors import CapacityError, ConfigError, UserError
 from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stretto.engines.transformer.contexts import Contexts, RunningGeneration
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.errors import CapacityError, ConfigError, QueryCancelled, UserError
 from stretto.model.tasks import Decode, LLMEvent
 from stretto.model.values import Segment

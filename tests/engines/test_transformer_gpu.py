@@ -20,7 +20,8 @@ from stretto.engines.transformer import decode_graphs, paged_decodes
 from stretto.engines.transformer import runner as runner_module
 from stretto.engines.transformer.decode_graphs import DecodeGraphs
 from stretto.engines.transformer.device import device_of
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.paged_decodes import Tuning
 from stretto.engines.transformer.running_task import TransformerUsage
 from stretto.model.errors import ConfigError

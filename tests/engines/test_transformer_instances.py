@@ -14,7 +14,8 @@ from support.runtime_engines import graph
 from support.tiny_checkpoint import build_tiny_checkpoint
 
 from stretto import Runtime
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import Deployment, RunsIn, deploy
 from stretto.model.errors import CapacityError, ConfigError, QueryCancelled
 from stretto.trace.recorder import Recorder

@@ -9,7 +9,8 @@ import pytest
 from benchmarks.common.mini_model import MINI
 from stretto.cluster.machine import Machine, check_deployments
 from stretto.engines.transformer.config import read_config
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.memory import num_parameters
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import ConfigError

@@ -7,7 +7,8 @@ from pathlib import Path
 from support.chains import chain
 from support.stepping import SteppingDriver
 
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.sched.messages import Submit

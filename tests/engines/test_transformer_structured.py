@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.common.mini_model import EOS, MINI
 from stretto.engines.transformer import structured
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
 from stretto.model.errors import ConfigError, EngineFailure
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent

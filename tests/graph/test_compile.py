@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from support.graphs import ADVANCED_RAG, OPTIMISED_RAG
 
-from stretto.graph.compile import ExecutionGraph, StreamedOutput, compile_graph, rebase
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph, StreamedOutput, rebase
 from stretto.graph.text import parse_graph
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile

@@ -8,7 +8,8 @@ import pytest
 
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph, Primitive, Ref
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import Pass, Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise, run_passes
 from stretto.graph.text import parse_graph, print_graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.graph.passes.split_prefill import split_prefill
 from stretto.graph.text import parse_graph
 from stretto.model.profile import Profile

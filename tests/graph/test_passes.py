@@ -13,7 +13,7 @@ from support.random_apps import App, apps
 
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.graph.passes.pipeline import PASSES, apply_pass, optimise, run_passes
 from stretto.graph.text import parse_graph, print_graph
 from stretto.graph.verify import verify

@@ -10,7 +10,7 @@ from support.plain_prediction import plain_prediction
 from support.random_apps import App, apps
 
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.graph.passes.conditions import Conditions
 from stretto.graph.passes.pipeline import PASSES, run_passes
 from stretto.graph.passes.predict import predict

@@ -11,7 +11,7 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.apps.template import Template
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.graph.passes.conditions import Conditions, rounded_load
 from stretto.graph.passes.parts import cut
 from stretto.graph.passes.pipeline import PASSES, optimise

@@ -33,9 +33,10 @@ from stretto.emulate.fleet import check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
-from stretto.engines.catalogue import PROFILES
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.engines.profiles import PROFILES
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import BadReply, BadServer, EngineFailure

@@ -20,7 +20,8 @@ from support.runtime_engines import COMPLETE, SHOUT, acting
 
 from benchmarks.common.fake_engines import FakeLLMConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import deploy
 from stretto.model.errors import QueryEnded, StrettoError
 from stretto.runtime.runtime import Runtime

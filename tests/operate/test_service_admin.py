@@ -12,7 +12,8 @@ from support.services import served
 
 from stretto import Input, Template
 from stretto.components import LLMCall
-from stretto.engines.catalogue import STAND_IN, llm_engine, transforms_engine
+from stretto.engines.catalogue import transforms_engine
+from stretto.engines.llms import STAND_IN, llm_engine
 from stretto.operate.watch import Watch
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import ServiceConfig, TenantConfig

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.planner.running.call_queue import CallQueue
-from stretto.planner.running.calls import PlannedCall
+from stretto.planner.running.planned_calls import PlannedCall
 
 
 def queue_of(numbers: list[int]) -> CallQueue:

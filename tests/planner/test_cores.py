@@ -14,7 +14,8 @@ from benchmarks.common.mini_model import MINI
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.shape import StepShape
 from stretto.costs.step_terms import NUMBERS as STEP_NUMBERS
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.core_costs import CoreCost, core_cost_of, measure_on_cores

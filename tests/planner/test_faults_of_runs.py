@@ -25,8 +25,9 @@ from stretto.cluster.messages import InstanceLoad
 from stretto.model.deployment import Replica
 from stretto.model.errors import EngineUnavailable
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Started
-from stretto.planner.running.calls import CallBook, CallEnded
+from stretto.planner.running.calls import CallBook
 from stretto.planner.running.drive import DrivenRun, drive
+from stretto.planner.running.planned_calls import CallEnded
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.saved_calls import saved_calls_of
 from stretto.runtime.journal.lines import JournalEntry

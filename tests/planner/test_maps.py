@@ -22,7 +22,8 @@ from stretto.planner.machine import machine_of
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.plan_files import read_application
 from stretto.planner.problem import Problem
-from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall
+from stretto.planner.running.calls import CallBook
+from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import PromptMessage, RunRequest

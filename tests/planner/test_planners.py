@@ -13,7 +13,8 @@ import pytest
 from stretto.costs.presets import load_output_lengths
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.bound import lower_bound_s
-from stretto.planner.execute import Execution, execute
+from stretto.planner.execute import execute
+from stretto.planner.execution import Execution
 from stretto.planner.machine import MACHINES
 from stretto.planner.plan import Plan, PlannedReplica, Stage, place
 from stretto.planner.planners.heuristics import min_heuristic

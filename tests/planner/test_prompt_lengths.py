@@ -11,7 +11,8 @@ pytest.importorskip("transformers")
 
 from benchmarks.common.mini_model import MINI
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.errors import CapacityError
 from stretto.model.tasks import Decode, Failed, LLMTask
 from stretto.model.values import Segment

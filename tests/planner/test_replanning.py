@@ -29,11 +29,12 @@ from stretto.planner.planners.heuristics import min_heuristic
 from stretto.planner.problem import Problem
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.aside import aside
-from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall
+from stretto.planner.running.calls import CallBook
 from stretto.planner.running.drift import Drift
 from stretto.planner.running.losses import Losses, renumbered
 from stretto.planner.running.plan_executor import ExecutorAction, PlanExecutor
 from stretto.planner.running.plan_keeper import PlanKeeper
+from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.replanner import Replanner, Search, Situation
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.requests import PromptMessage, RunRequest

@@ -22,8 +22,9 @@ from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.call_graphs import CallGraphs
-from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall, Progress
+from stretto.planner.running.calls import CallBook
 from stretto.planner.running.forecast import Forecast
+from stretto.planner.running.planned_calls import CallAnswer, PlannedCall, Progress
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import PromptMessage, RefusedLine, RunRequest

@@ -12,7 +12,7 @@ import pytest
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.prompt_slots import fill
-from stretto.planner.running.calls import CallAnswer, CallEnded
+from stretto.planner.running.planned_calls import CallAnswer, CallEnded
 from stretto.planner.running.request_store import RequestStore, stored
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.results import result_line

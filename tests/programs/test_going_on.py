@@ -61,9 +61,10 @@ def chat(topic: P.SemanticVariable) -> None:
 def run(
     folder: Path, function: P.Function, engine: str, passes: str, *, is_mapped: bool = False
 ) -> tuple[list[object], Watch]:
+    from benchmarks.common.reference.engine import ReferenceConfig, ReferenceLLM
     from stretto.engines.catalogue import transforms_engine
-    from stretto.engines.reference.engine import ReferenceConfig, ReferenceLLM
-    from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+    from stretto.engines.transformer.engine import TransformerLLM
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     made = {
         "transformer": (TransformerLLM, TransformerConfig(folder)),

@@ -35,7 +35,8 @@ class Counts(Observer):
 
 def run(folder: Path, passes: str) -> tuple[tuple[str, str], Usage, Usage]:
     """Return both outputs, and the counts of their requests."""
-    from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+    from stretto.engines.transformer.engine import TransformerLLM
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     llm = deploy(
         "llm", TransformerLLM, TransformerConfig(folder), contract="llm", keeps_state=True, profile=Profile()

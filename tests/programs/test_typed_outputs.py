@@ -17,7 +17,8 @@ from support.services import served
 
 from stretto import Runtime
 from stretto import programs as P
-from stretto.engines.catalogue import llm_engine, transforms_engine
+from stretto.engines.catalogue import transforms_engine
+from stretto.engines.llms import llm_engine
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import BadReply, ConfigError, TemplateError
 from stretto.model.tasks import LLMTask

@@ -16,7 +16,7 @@ from support.random_effects import effect_apps
 from support.random_templates import template_apps
 from support.worlds import BATCH_ENGINES, LLM_ENGINES, World, assert_nothing_is_left, worlds
 
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.errors import BadReply, EngineFailure, QueryEnded
 from stretto.model.profile import Profile

@@ -23,7 +23,8 @@ from support.work_by_hand import WorkByHand
 from support.worlds import World, assert_nothing_is_left, worlds
 
 from stretto import Runtime
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.errors import QueryCancelled, StrettoError
 from stretto.model.tasks import LLMTask, Task

@@ -18,7 +18,7 @@ from support.virtual_loop import VirtualLoop
 from support.worlds import World, assert_nothing_is_left, worlds
 
 from stretto import Runtime
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.graph.passes.pipeline import PASSES
 from stretto.trace.recorder import Recorder, Span
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from support.routing import WHOLE, routing, run
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Binds, Choice, Placement, PlacementEvent, PlacementRequest
 from stretto.cluster.placements.table import PLACEMENTS

@@ -128,7 +128,7 @@ def test_a_request_without_a_key_goes_on_from_a_worker_that_wants_one(
     asked = RoutedRequest(model="m", num_tokens=10, is_repeatable=is_repeatable)
     ticket, _ = router_state.arrive(asked, 0.0)
     for worker in range(1, 4):
-        assert router_state.wants_key(ticket, status)
+        assert router_state.is_of_worker(ticket, status)
         assert _sent(router_state.refused(ticket, status, 0.1)) == [worker]
         router_state.check_invariants()
     assert [worker.wants_key for worker in router_state.workers()] == [True, True, True, False]

@@ -101,6 +101,27 @@ def test_a_stream_that_is_cut_ends_in_an_error_event() -> None:
     run(main())
 
 
+def test_the_next_request_after_a_cut_stream_may_come_on_the_same_connection() -> None:
+    """A connection that is closed behind a whole answer resets what the client has sent on it meanwhile."""
+
+    async def main() -> None:
+        async with routing("cut", "well", placement="round_robin") as at:
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            body = b'{"model":"m","prompt":"a","stream":true}'
+            asked = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (
+                len(body),
+                body,
+            )
+            ends = []
+            for _ in range(2):
+                writer.write(asked)
+                ends.append(await reader.readuntil(b"0\r\n\r\n"))
+            assert [b"the answer was cut" in one for one in ends] == [True, False]
+            writer.close()
+
+    run(main())
+
+
 def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
     async def main() -> None:
         settings = {"health_interval_s": 0.05, "health_timeout_s": 0.1, **ROUND_ROBIN}
@@ -402,6 +423,33 @@ def test_a_router_that_finishes_answers_a_client_that_has_just_connected() -> No
             assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
             await finishing
             writer.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "sent", [b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n1", b"GET /he", b"\r\n"]
+)
+def test_a_router_that_finishes_does_not_wait_for_a_request_that_never_comes_whole(sent: bytes) -> None:
+    async def main() -> None:
+        async with routing("well") as at, asyncio.timeout(PATIENCE_S / 2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
+            writer.write(sent)
+            front = at.router.front
+            is_begun = sent != b"\r\n"  # then its bytes are counted
+            await until(lambda: bool(front.budget.num_held if is_begun else front.server.connections))
+            finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
+            reading = asyncio.create_task(reader.read())
+            while not reading.done():
+                writer.write(b"\r\n" if sent == b"\r\n" else b"")
+                await asyncio.sleep(0.01)
+            if sent == b"\r\n":
+                assert not reading.exception() or isinstance(reading.exception(), ConnectionError)
+            else:
+                assert (await reading).startswith(b"HTTP/1.1 503 ")
+                assert b"ServiceUnavailableError" in await reading
+            writer.close()
+            await finishing
 
     run(main())
 

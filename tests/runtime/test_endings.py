@@ -8,7 +8,7 @@ import pytest
 
 from stretto import Input, Runtime, Template
 from stretto.components import LLMCall
-from stretto.engines.catalogue import llm_engine
+from stretto.engines.llms import llm_engine
 from stretto.model.tasks import Ending
 from stretto.sched.endings import endings_of
 from stretto.trace.chrome import chrome_trace

@@ -13,7 +13,8 @@ import pytest
 from support.runtime_engines import graph
 
 from benchmarks.common.mini_model import MINI
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.runtime.runtime import Runtime

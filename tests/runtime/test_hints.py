@@ -12,9 +12,11 @@ from support.runtime_engines import AtOnce, ServerEngine
 from support.virtual_loop import in_virtual_time
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from stretto import Runtime
 from stretto.costs.tokens import num_tokens
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
@@ -26,7 +28,7 @@ from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler_output
+from stretto.sim.synthetic_output import filler_output
 
 PROFILE = Profile(per_unit_s=0.001, max_efficient_batch=4, per_output_s=0.01)
 

@@ -15,7 +15,8 @@ from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.kv_events import BlockRemoved
 from stretto.cluster.messages import KVReport
 from stretto.engines.prompt_spaces import prompt_space
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import Deployment, RunsIn, deploy
 from stretto.model.errors import QueryCancelled
 from stretto.model.profile import Profile

@@ -14,7 +14,8 @@ from support.virtual_loop import VirtualLoop, in_real_time
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.kv_events import BlockStored, KVEvent
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import BadReply

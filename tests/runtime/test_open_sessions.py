@@ -13,7 +13,7 @@ from support.virtual_loop import in_real_time, in_virtual_time
 
 from stretto import Failure, Runtime
 from stretto.apps.template import Template
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import (
     ConfigError,
     DeadlineExceeded,

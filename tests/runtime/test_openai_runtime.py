@@ -15,7 +15,7 @@ from support.runtime_engines import COMPLETE, graph
 from stretto import Runtime
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import deploy
 from stretto.model.errors import BadReply, EngineUnavailable
 

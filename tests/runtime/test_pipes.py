@@ -17,7 +17,6 @@ import pytest
 from support.virtual_loop import in_real_time
 
 from stretto.model.tasks import Task
-from stretto.runtime import pickles
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
 from stretto.runtime.instances.mailbox import Mailbox
 from stretto.runtime.instances.outbox import Outbox
@@ -119,7 +118,7 @@ async def test_a_foreign_object_that_unpickles_slowly_holds_up_its_instance_and_
         ends.append(error)
         ended.set()
 
-    reading = MessageReading(pickles.loads, receive, end, "reading")
+    reading = MessageReading(receive, end, "reading")
     reading.read(batch_done(0, "own"))
     assert received == [0], "there is nothing to wait for"
     Slow.let_go.clear()
@@ -188,7 +187,7 @@ def test_a_process_whose_runtime_has_ended_in_the_middle_closes_its_engine() -> 
     """Events that the runtime did not read turn the end of its pipe into a reset."""
     ours, theirs = socket.socketpair()
     with theirs:
-        mail = Mail(theirs, None)
+        mail = Mail(theirs)
         mail.post(InstanceReady("engine", 0))
         assert mail.empty()
         ours.close()
@@ -210,7 +209,7 @@ def hasty_sockets() -> Iterator[None]:
 def test_a_process_waits_for_commands_whatever_the_default_timeout_is() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        mail = Mail(theirs, None)
+        mail = Mail(theirs)
         command = ForgetQuery("query")
         sending = threading.Timer(0.05, lambda: ours.sendall(framed(pickle.dumps(command))))
         sending.start()

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.tasks import Done, Started
 from stretto.runtime.pump import Pump

@@ -455,7 +455,8 @@ async def test_an_instance_that_was_given_up_is_not_heard_again(tmp_path: Path) 
 
 def test_reports_of_caches_are_what_each_instance_holds(tiny_checkpoint: Path) -> None:
     """The placement policy's index is right after instances came, went and died."""
-    from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+    from stretto.engines.transformer.engine import TransformerLLM
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     watch = FleetWatch()
     made: list[TransformerLLM] = []

@@ -10,7 +10,8 @@ from support.graphs import NUM_READERS, readers_of
 from support.tiny_checkpoint import build_tiny_checkpoint
 
 from stretto import Runtime
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.sched.messages import Action, Admit

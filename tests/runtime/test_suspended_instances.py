@@ -15,7 +15,8 @@ from support.virtual_loop import in_virtual_time
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
 from stretto.cluster.messages import StopInstance
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import Deployment, Replica, RunsIn, deploy
 from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started
 from stretto.runtime.instances import thread

@@ -21,7 +21,8 @@ from benchmarks.common.mini_model import MINI
 from benchmarks.common.vllm_server import NOT_INSTALLED, find_vllm, serving
 from stretto import Runtime
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+from stretto.engines.transformer.engine import TransformerLLM
+from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import ConfigError, EngineUnavailable, EngineUnreachable
 from stretto.model.profile import Profile

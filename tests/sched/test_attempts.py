@@ -10,7 +10,8 @@ from support.machines import CheckedSystem, batch_engine, llm_engine
 from support.systems import error_of, started, steps, submit
 
 from stretto.apps.vocabulary import DEFAULT
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.errors import (
     BadReply,

@@ -9,7 +9,7 @@ import pytest
 from support.line_counts import num_lines
 from support.machines import compiled
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
 from stretto.sched.queries.demand import Demand

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.machines import compiled
 
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import BadReply, CapacityError, EngineFailure, GraphError, StrettoError, UserError
 from stretto.model.values import ABSENT, KV, Failure, Segment
 from stretto.sched.queries import live_graph

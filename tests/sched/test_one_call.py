@@ -8,7 +8,8 @@ from copy import copy
 import pytest
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import CapacityError, EngineUnavailable, StrettoError

@@ -10,7 +10,8 @@ import pytest
 from support.machines import compiled, llm_engine, llm_request, serving
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.graph.compile import Node, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import Node
 from stretto.graph.reuse import find_reuse
 from stretto.graph.text import parse_graph
 from stretto.model.errors import EngineUnavailable

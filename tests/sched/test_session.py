@@ -8,7 +8,8 @@ import pytest
 from support.machines import CheckedSystem, batch_engine, compiled, llm_engine
 
 from stretto.apps.vocabulary import DEFAULT
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph, Ref
 from stretto.model.deployment import Deployment
 from stretto.model.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError

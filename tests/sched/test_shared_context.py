@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from support.machines import llm_engine, llm_request, serving
 
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementRequest, PromptKey, Purpose
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES, PromptSpace, no_space, token_space

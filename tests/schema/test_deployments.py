@@ -13,10 +13,10 @@ import pytest
 from stretto.cli.engines_file import deployed
 from stretto.cluster.machine import Machine
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
-from stretto.engines.catalogue import PROFILES
 from stretto.engines.executables import EXECUTABLES
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
+from stretto.engines.profiles import PROFILES
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.model.deployment import Deployment, Engine, RunsIn
@@ -127,7 +127,7 @@ def test_an_engine_without_replicas_may_get_some_later() -> None:
         ("round_robin", "random", "9: there is no placement 'random'; there are least_seconds, least_l"),
         ('name = "embedding"', 'name = "llm"', "30: there are two engines 'llm'"),
         ('"llm"\nexecutable', '"l"\nexecutable', "12: there is no engine 'l'; there are llm, embedding"),
-        ('"server:vllm"', '"vllm"', "13: there is no executable 'vllm'; there are transformer, reference,"),
+        ('"server:vllm"', '"vllm"', "13: there is no executable 'vllm'; there are transformer, stand-in,"),
         ('executable = "openai"', "tp = 1", "18: the key 'executable' is missing; it must be a text"),
         ('"openai"', '"web"', "20: 'web' serves the contract 'batch', but engine 'llm' has 'llm'"),
         ("port = 8001", 'port = "8001"', "15: port must be a whole number, got '8001'"),

@@ -18,15 +18,10 @@ from stretto.service.batches.actions import (
     StartLine,
     WithdrawLine,
 )
-from stretto.service.batches.open_batches import (
-    MAX_ENDING,
-    MAX_OPEN,
-    MAX_STARTED_BYTES,
-    MAX_WAITING,
-    OpenBatches,
-)
+from stretto.service.batches.open_batches import MAX_ENDING, MAX_OPEN, OpenBatches
 from stretto.service.batches.pace import BatchPace
 from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, SpentTokens
+from stretto.service.batches.started_lines import MAX_STARTED_BYTES, MAX_WAITING
 
 SPENT = SpentTokens(3, 1, 2)
 
@@ -96,29 +91,31 @@ def test_tenants_take_turns_and_the_batch_that_expires_first_goes_first() -> Non
     assert [batch for batch, _, _ in started(actions)] == ["other", "soon"] * 5
 
 
-def test_beside_requests_of_others_few_lines_run_the_eldest() -> None:
+def test_lines_that_wait_again_keep_others_from_starting() -> None:
     machine = OpenBatches()
     machine.add(record(), 0.0)
     open_batch(machine, "b", 100)
     for line in range(20):
         machine.sent("b", line, 0.0)
-    withdrawn = machine.make_room(8, 1.0)
-    assert withdrawn == [WithdrawLine("b", line) for line in range(8, 20 + MAX_WAITING)]
-    assert machine.make_room(8, 1.0) == []
-    for one in withdrawn:
-        assert isinstance(one, WithdrawLine)
-        assert machine.not_answered("b", one.line, 1.0, is_refused=False) == []
-    assert len(started(machine.answered("b", 0, 2.0, is_well=True, spent=SPENT))) == 1
+    for line in range(5, 20):
+        assert machine.sent("b", line, 1.0, is_sent=False) == []
     machine.check_invariants()
-    assert len(started(machine.make_room(None, 3.0))) == MAX_WAITING - 1
+    for line in range(5, 20):
+        assert machine.sent("b", line, 2.0) == []
+    assert len(started(machine.sent("b", 20, 2.0))) == 1
 
 
-def test_a_raised_batch_runs_beside_requests_of_others() -> None:
+def test_a_clock_that_is_set_back_lets_no_batch_rest_for_long() -> None:
     machine = OpenBatches()
     machine.add(record(), 0.0)
-    machine.make_room(0, 0.0)
-    assert started(open_batch(machine, "b", 1)) == []
-    assert started(machine.wake(51.0)) == [("b", 0, "throughput")]
+    open_batch(machine, "b", 1)
+    machine.wake(1e5)
+    machine.add(record("c", window_s=1e6), 1e5)
+    open_batch(machine, "c", 1)
+    machine.not_answered("c", 0, 1e5, is_refused=True)
+    machine.wake(10.0)
+    assert started(machine.wake(41.0)) == [("c", 0, "offline")]
+    machine.check_invariants()
 
 
 def test_a_batch_that_would_miss_its_window_is_raised_and_waiting_lines_start_anew() -> None:
@@ -254,7 +251,6 @@ class Life:
     def _wake(self) -> None:
         self.now_s += self._rng.random()
         self.act(self.machine.wake(self.now_s))
-        self.act(self.machine.make_room(self._rng.choice((None, 0, 3, 20)), self.now_s))
 
     def _save(self) -> None:
         found = self._saves.popleft()

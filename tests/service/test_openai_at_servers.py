@@ -12,7 +12,7 @@ import pytest
 from support.emulated import emulating, fleet_of
 from support.services import served
 
-from stretto.engines.catalogue import llm_engine
+from stretto.engines.llms import llm_engine
 
 CHAT = "/v1/chat/completions"
 ASKED = {"messages": [{"role": "user", "content": "Where is the inn?"}], "max_tokens": 8}

@@ -16,7 +16,7 @@ import pytest
 
 import stretto
 from benchmarks.common.mini_model import MINI
-from stretto.engines.catalogue import llm_engine
+from stretto.engines.llms import llm_engine
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.run_request import PromptMessage
 from stretto.runtime.runtime import Runtime

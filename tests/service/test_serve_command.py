@@ -15,7 +15,7 @@ import pytest
 
 from stretto import programs as P
 from stretto.cli.served_engines import with_usual_engines, with_vector_engines
-from stretto.engines.catalogue import llm_engine
+from stretto.engines.llms import llm_engine
 from stretto.model.errors import ConfigError
 from stretto.schema.tables import Tables
 from stretto.service.config import Limits, ServiceConfig, read_service_config

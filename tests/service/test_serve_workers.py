@@ -15,7 +15,7 @@ import pytest
 from support.gated_worker import MODEL, PATIENCE_S, GatedWorker
 
 from stretto.cli.served_workers import pool_of, with_pool
-from stretto.engines.catalogue import llm_engine
+from stretto.engines.llms import llm_engine
 from stretto.model.errors import ConfigError
 from stretto.runtime.learned_file import LearnedFile
 from stretto.schema.tables import Tables

@@ -23,7 +23,8 @@ from benchmarks.common.mini_model import MINI
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.apps.template import Template
 from stretto.documents import load_documents
-from stretto.engines.catalogue import STAND_IN, llm_engine, local_engines, search_engines
+from stretto.engines.catalogue import local_engines, search_engines
+from stretto.engines.llms import STAND_IN, llm_engine
 from stretto.model.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.answers import outputs_as_json

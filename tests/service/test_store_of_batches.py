@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from stretto.service.batches.records import StoredFile
+from stretto.model.errors import JournalError
+from stretto.service.batches.records import BatchRecord, StoredFile
 from stretto.service.batches.store import BatchStore
 
 
@@ -63,3 +65,56 @@ def test_a_file_that_the_system_does_not_let_go_is_removed_all_the_same(tmp_path
     asyncio.run(store.remove(stored(0)))
     assert list(store.files("")) == ["file-1"]
     store.close()
+
+
+def test_the_bytes_of_a_tenant_are_those_of_its_files(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = BatchStore(tmp_path)
+        for number, size in enumerate((10, 20)):
+            (part := store.path(f"upload-{number}.part")).write_bytes(bytes(size))
+            await store.take_in(StoredFile(f"file-{number}", "t", "in", "batch", size, 0), part)
+        assert (store.num_bytes("t"), store.num_bytes("other")) == (30, 0)
+        await store.remove(store.files("t")["file-0"])
+        await store.save(store.files("t")["file-1"])
+        assert store.num_bytes("t") == 20
+        store.close()
+        again = BatchStore(tmp_path)
+        assert again.num_bytes("t") == 20
+        again.close()
+
+    asyncio.run(run())
+
+
+def test_files_and_ended_batches_are_kept_for_a_time(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = BatchStore(tmp_path)
+        record = BatchRecord("batch_1", "t", "/v1/chat/completions", "file-0", "24h", 86_400, 0)
+        ended = record.moved("completed", 50.0)
+        await store.save(
+            StoredFile("file-0", "t", "in", "batch", 1, 0),
+            StoredFile("file-1", "t", "in", "batch", 1, 0, expires_at=500),
+            ended,
+            msgspec.structs.replace(record, id="batch_2"),
+        )
+        assert list(store.expired(99.0, 100.0)) == []
+        assert [one.id for one in store.expired(149.0, 100.0)] == ["file-0"]
+        assert [one.id for one in store.expired(500.0, 100.0)] == ["file-0", "file-1", "batch_1"]
+        for one in list(store.expired(500.0, 100.0)):
+            await store.remove(one)
+        assert not store.files("t")
+        assert list(store.batches("t")) == ["batch_2"]
+        assert list(store.expired(1e9, float("inf"))) == []
+        store.close()
+        again = BatchStore(tmp_path)
+        assert list(again.batches("t")) == ["batch_2"]
+        again.close()
+
+    asyncio.run(run())
+
+
+def test_two_services_do_not_use_one_folder(tmp_path: Path) -> None:
+    store = BatchStore(tmp_path)
+    with pytest.raises(JournalError, match="in use by another run"):
+        BatchStore(tmp_path)
+    store.close()
+    BatchStore(tmp_path).close()

@@ -9,6 +9,7 @@ from statistics import fmean
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
@@ -17,7 +18,7 @@ from stretto.sched.messages import Admit, Emit, Extend, Open, Provide, Settled, 
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 
 NUM_MAPS = 20
 CHAT_TOKENS = 120

@@ -21,7 +21,8 @@ from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.probe_times import MAX_REST_S
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, Engine, Replica, deploy

@@ -9,6 +9,7 @@ import pytest
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
@@ -18,7 +19,7 @@ from stretto.sched.messages import Admit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 
 PROFILE = Profile(per_unit_s=0.001, per_output_s=0.01)
 MODEL = SimulatedModel(

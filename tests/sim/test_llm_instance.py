@@ -13,6 +13,7 @@ from support.run_log import RunLog
 from support.simulated_llm import GRAPHS, HEAD, ITEMS, PROFILE, TEXT, model
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens, output_as_of
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import CapacityError, ConfigError
@@ -22,13 +23,7 @@ from stretto.sched.messages import Reprioritise
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import Death, FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.synthetic_output import (
-    as_max_tokens,
-    drawn_lengths,
-    filler,
-    filler_output,
-    output_as_of,
-)
+from stretto.sim.synthetic_output import drawn_lengths, filler, filler_output
 
 MAPPED = compiled(
     'graph m(%xs: list[text])\n%ks = prefill([c"Read ", each %xs]) : list[kv] @llm\n'

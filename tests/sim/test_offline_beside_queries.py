@@ -9,6 +9,7 @@ import pytest
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from stretto.costs.offline import OfflineLimits
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
@@ -18,7 +19,7 @@ from stretto.sched.messages import Admit, CancelTask
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 
 PROFILE = Profile(base_s=0.0005, per_unit_s=0.0002, per_output_s=0.02, per_neighbour_s=0.001)
 MODEL = SimulatedModel(

@@ -19,7 +19,8 @@ from support.random_faults import draw_faults
 from benchmarks.baselines import PLACEMENTS
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.apps.vocabulary import DEFAULT
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import (

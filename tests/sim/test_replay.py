@@ -24,7 +24,9 @@ from stretto.model.tasks import Decode, LLMTask
 from stretto.sched.messages import Event, Open, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.replay import WhatIf, _fit_llm, _model_of, _Repeats, replay, replay_engines
+from stretto.sim.recorded_costs import fit_llm_spans
+from stretto.sim.recorded_outputs import RecordedOutputs
+from stretto.sim.replay import WhatIf, _model_of, replay, replay_engines
 from stretto.trace.recorded_run import RecordedReplica, RecordedSpan
 from stretto.trace.run_file import RunRecorder
 from stretto.trace.run_reading import read_run
@@ -78,7 +80,7 @@ def test_whole_answers_tell_what_prompts_cost_without_their_tokens() -> None:
                 "llm", 0, "answer", "decode", 1, num_units, 0, 0.0, 0.0, end_s, 0, 30, first_s, [120]
             )
             spans.append((0.0, span))
-    fitted = _fit_llm(spans)
+    fitted = fit_llm_spans(spans)
     assert fitted is not None
     for num_units in (50, 400):
         assert fitted.batch_s(num_units) == pytest.approx(true.batch_s(num_units), abs=0.02)
@@ -87,7 +89,7 @@ def test_whole_answers_tell_what_prompts_cost_without_their_tokens() -> None:
 
 def test_an_item_of_a_step_is_answered_alike_whenever_it_is_tried(tmp_path: Path) -> None:
     record(tmp_path / "run.jsonl")
-    repeats = _Repeats(read_run(tmp_path / "run.jsonl"), "llm")
+    repeats = RecordedOutputs(read_run(tmp_path / "run.jsonl"), "llm")
 
     def said(task: int, step: str, item: int = 0) -> object:
         return repeats(LLMTask(task, "q1", step, (), Decode(), item=item), Decode())

@@ -8,6 +8,7 @@ import pytest
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
@@ -17,7 +18,7 @@ from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 
 PROFILE = Profile(base_s=0.25, per_unit_s=0.0078125, per_output_s=0.0625)
 READ_TWICE = compiled(

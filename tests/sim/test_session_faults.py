@@ -14,7 +14,8 @@ import pytest
 from support.random_faults import draw_faults
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy

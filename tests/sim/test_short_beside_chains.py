@@ -13,13 +13,14 @@ import pytest
 from support.chains import chain
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from stretto.costs.presets import load_preset
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import preset_models
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 
 IN_ORDER_OF_ARRIVAL = "per_invocation"
 POLICIES = ("programs_first", "least_work", "topology_aware", "throughput")

@@ -7,6 +7,7 @@ import random
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
@@ -15,7 +16,7 @@ from stretto.sched.messages import Admit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 
 NUM_QUERIES = 150
 RATE_PER_S = 5.0

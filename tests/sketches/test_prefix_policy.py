@@ -18,10 +18,12 @@ from support.runtime_engines import Log, Server
 from support.virtual_loop import in_virtual_time
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from benchmarks.common.simulated_answers import as_max_tokens
 from stretto import DEFAULT, Runtime
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockRemoved, BlockStored
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId, KVReport
@@ -50,7 +52,7 @@ from stretto.sim.driver import VirtualDriver
 from stretto.sim.faults import FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import as_max_tokens, filler, filler_output
+from stretto.sim.synthetic_output import filler, filler_output
 
 
 class LongestPrefix(Placement):

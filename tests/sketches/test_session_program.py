@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Failure, Runtime, deploy
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineFailure

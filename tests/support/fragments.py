@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Primitive, Ref
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.verify import verify

@@ -11,7 +11,7 @@ from zlib import crc32
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import RECORD, Constant, Graph, Primitive, Ref
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.model.errors import BadReply
 from stretto.model.tasks import Done, LLMTask, Task
 from stretto.model.values import ABSENT, KV, Failure, Prompt, Segment, as_text

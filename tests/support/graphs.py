@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 
 ADVANCED_RAG = """\

@@ -30,7 +30,7 @@ from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.runtime.journal.lines import parse_entry
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool
-from stretto.service.serve import run_service
+from stretto.service.serve import ServedParts, run_service
 from support.emulated import MODEL
 
 _WAIT_S = 600.0
@@ -60,7 +60,8 @@ def serve(port: int, worker: str, state: Path) -> None:
     """Run the service until it is killed."""
     config = ServiceConfig(port=port)
     pool = WorkerPool(RouterConfig(worker=(WorkerConfig(url=worker, num_slots=16),)), config)
-    run_service([pool.deployment], config, lambda line: None, pool=pool, state=state)
+    parts = ServedParts(deployments=(pool.deployment,), config=config, pool=pool, state=state)
+    run_service(parts, lambda line: None)
 
 
 def emulate(port: int) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.common.mini_model import MINI
-from stretto.engines.catalogue import llm_replica
+from stretto.engines.llms import llm_replica
 from stretto.model.deployment import Replica
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from benchmarks.common.op_prices import Prices
+from benchmarks.common.simulated_answers import output_as_of
 from benchmarks.twin.shared_cores import SharedCoresDriver
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.apps.components.component import Input
@@ -22,7 +23,7 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.apps.template import Template
 from stretto.costs.shape import StepShape
 from stretto.engines.scripted.engine import ScriptedLLM
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import Deployment, Engine, deploy
 from stretto.model.profile import Profile
@@ -31,7 +32,6 @@ from stretto.model.values import Document, Section
 from stretto.runtime.conditions import idle_conditions
 from stretto.sched.messages import Event, Submit
 from stretto.sim.llm_instance import SimulatedModel
-from stretto.sim.synthetic_output import output_as_of
 
 CORES = 2
 _CHUNK_TOKENS = 256

@@ -10,7 +10,7 @@ import pytest
 
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
-from stretto.engines.catalogue import STAND_IN
+from stretto.engines.llms import STAND_IN
 
 
 @cache
@@ -26,5 +26,5 @@ def models_loaded_once(llm: str = STAND_IN) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stretto.engines.catalogue.Embedding", lambda config: embedding)
         patch.setattr("stretto.engines.catalogue.Chunking", lambda config: chunking)
-        patch.setattr("stretto.engines.catalogue.DEFAULT_LLM", llm)
+        patch.setattr("stretto.engines.llms.DEFAULT_LLM", llm)
         yield

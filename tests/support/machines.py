@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.messages import StartInstance
-from stretto.graph.compile import ExecutionGraph, Node, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph, Node
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, Replica, deploy
 from stretto.model.errors import StrettoError

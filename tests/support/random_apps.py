@@ -14,7 +14,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from stretto.apps.vocabulary import DEFAULT
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, PromptParts, Ref, Slot, config_items
 from stretto.graph.passes.base import Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise

@@ -14,7 +14,8 @@ from benchmarks.costs.recorded_runs import REQUESTS, STEPS
 from benchmarks.costs.step_profiles import A100_80G, LOGS, STRUCTURE, VLLM_03
 from benchmarks.costs.step_profiles import STEPS as PROFILES
 from stretto.costs.shape import LLMModel, StepShape
-from stretto.costs.step import LLMStepCost, StepFeatures
+from stretto.costs.step import LLMStepCost
+from stretto.costs.step_features import StepFeatures
 from support.step_costs import TRUE, numbers
 
 MODELS = {"org/one": (32, 4096, 32), "org/two": (40, 5120, 40)}

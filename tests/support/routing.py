@@ -48,13 +48,13 @@ class Asked:
 class StubServer:
     """A server whose `mode` says how it answers a request for a text.
 
-    "well": as asked; "503", "400": with that status; "silent": never; "closes": closes the connection
-    unanswered; "cut": closes it in the middle of an event; "half": closes it in the middle of a whole answer;
-    "waits": sends the first event, and the rest when `go_on` is set; "once": closes a connection on which it
-    is asked again; "dies": the server is killed by the request; "chunks": answers without a length; "half
-    chunks": the same, and closes the connection in the middle; "floods": streams `FLOOD_PARTS` parts as fast
-    as they are taken; "greedy": streams the tokens that follow the prompt's ids (`greedy_events`), and closes
-    the connection after the first `num_streamed` of them.
+    "well": as asked; "503" and other numbers: with that status; "page": with a web page; "silent": never;
+    "closes": closes the connection unanswered; "cut": closes it in the middle of an event; "half": closes it
+    in the middle of a whole answer; "waits": sends the first event, and the rest when `go_on` is set; "once":
+    closes a connection on which it is asked again; "dies": the server is killed by the request; "chunks":
+    answers without a length; "half chunks": the same, and closes the connection in the middle; "floods":
+    streams `FLOOD_PARTS` parts as fast as they are taken; "greedy": streams the tokens that follow the
+    prompt's ids (`greedy_events`), and closes the connection after the first `num_streamed` of them.
     """
 
     def __init__(self, mode: str = "well", model: str = "m") -> None:
@@ -151,7 +151,11 @@ class _StubConnection(asyncio.Protocol):
 
     async def serve(self, asked: Asked) -> None:
         mode, is_streamed = self.server.mode, b'"stream":true' in asked.body.replace(b" ", b"")
-        if mode in ("503", "400"):
+        if mode == "page":
+            page = b"<html>Log in</html>"
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%b"
+            self.transport.write(head % (len(page), page))
+        elif mode.isdecimal():
             self.whole(int(mode), b'{"error": {"message": "stub says %s"}}' % mode.encode())
         elif mode == "silent":
             await asyncio.Event().wait()

@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineUnavailable

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stretto.costs.shape import Hardware, LLMModel, StepShape
-from stretto.costs.step import LLMStepCost, StepFeatures
+from stretto.costs.step import LLMStepCost
+from stretto.costs.step_features import StepFeatures
 from stretto.costs.step_terms import NUMBERS
 
 GPU = Hardware("gpu", 80e9, 2e12, 5e12, 3e14)

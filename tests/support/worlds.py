@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
-from stretto.graph.compile import ExecutionGraph, compile_graph
+from stretto.graph.compile import compile_graph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.passes.pipeline import PASSES, apply_pass
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineUnavailable

@@ -9,7 +9,7 @@ import pytest
 from recorded import driver
 from support.worked_example import e_graph, p_graph
 
-from stretto.planner.execute import Execution
+from stretto.planner.execution import Execution
 from stretto.planner.gantt_page import gantt_page
 from stretto.planner.machine import machine_of
 from stretto.service.graph_page import as_html

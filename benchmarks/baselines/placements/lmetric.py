@@ -6,7 +6,7 @@ Source: LMetric (arXiv 2603.15202), which has no parameter: new prefill tokens t
 from __future__ import annotations
 
 from benchmarks.baselines.placements.kv_cost import missing_tokens
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementRequest
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.cluster.prefix_index import Held
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests

@@ -22,7 +22,7 @@ from benchmarks.programs.real.mixed import MixedSize, mixed_part
 from benchmarks.programs.room.sessions import recorded_sessions
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
-from stretto.engines.catalogue import DEFAULT_LLM
+from stretto.engines.llms import DEFAULT_LLM
 from stretto.engines.models.store import FETCHED_MODELS
 
 

@@ -24,7 +24,7 @@ from benchmarks.programs.real.script import digest_of
 from benchmarks.programs.work import AGENT, CHAT, MAP_REDUCE, WARM_SHARE, MixedProgram, MixedQuery
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
-from stretto.engines.catalogue import llm_deployment, llm_replica
+from stretto.engines.llms import llm_deployment, llm_replica
 from stretto.model.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.trace.summary import quantile

@@ -12,7 +12,7 @@ from benchmarks.programs.real.by_hand import TIMEOUT_S
 from benchmarks.programs.real.clock import RealRun
 from benchmarks.programs.simulated import JudgedServers
 from benchmarks.programs.work import MixedProgram, MixedQuery
-from stretto.engines.catalogue import llm_deployment
+from stretto.engines.llms import llm_deployment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.profile import Profile

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from benchmarks.programs.room.load import Agents, Load, Measured
 from benchmarks.programs.room.sessions import Session
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, Reply, Submit

@@ -16,7 +16,7 @@ from benchmarks.programs.room.sessions import Session
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.tasks import Done, Usage
 from stretto.model.values import Segment

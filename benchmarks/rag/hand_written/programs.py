@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.rag.hand_written.servers import Servers
 from stretto.apps.components.prompt_segments import load_prompt, parse_prompt
 from stretto.graph.graph import Constant
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.model.tasks import Decode
 from stretto.model.values import ABSENT, Document, Hit, Prompt, Segment, as_text
 

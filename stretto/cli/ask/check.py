@@ -16,7 +16,8 @@ from stretto.cli.ask.request import AskRequest, Settings
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import Assembled, assemble
 from stretto.cli.indexing import NAME, recipe
-from stretto.engines.catalogue import check_llm_is_here, web_engine
+from stretto.engines.catalogue import web_engine
+from stretto.engines.llms import check_llm_is_here
 from stretto.model.errors import UserError
 from stretto.model.extras import check_installed
 from stretto.model.values import Document
@@ -47,32 +48,33 @@ def check(request: AskRequest, errors: Console) -> Checked:
     Raises:
         UserError: an option is wrong; the message says what would be right.
     """
+    given = request.given
     for option, path in (
-        ("--trace", request.trace),
-        ("--trace", request.chrome),
-        ("--record", request.record),
-        ("--journal", request.journal),
+        ("--trace", given.trace),
+        ("--trace", given.chrome),
+        ("--record", given.record),
+        ("--journal", given.journal),
     ):
         if path is not None:
             parsing.checked_target(option, path)
-    if not request.searches:
+    if not given.searches:
         check_installed("local", "an app that reads documents", "tokenizers")
-    DEFAULT.select_passes(request.passes)
+    DEFAULT.select_passes(given.passes)
     small_llm = request.engines.has_small_llm
-    template = parsing.template(request.app, named_collection=True, small_llm=small_llm)
+    template = parsing.template(given.app, named_collection=True, small_llm=small_llm)
     configuration = {component: dict(settings) for component, settings in request.settings.items()}
     template.lower(configuration)
-    engines = assemble(request.engines, searches=request.searches)
+    engines = assemble(request.engines, searches=given.searches)
     _check_documents(request, engines)
     if "llm" not in engines.from_file:
         for where in request.engines.llms or (None,):
             check_llm_is_here(where)
     made_by = ""
-    if not request.searches:
+    if not given.searches:
         made_by = recipe(template, configuration, engines.embedder, engines.counted_by)
         configuration.setdefault(NAME, {})["recipe"] = made_by
-    documents = read_documents(request.docs, request.max_bytes, errors, is_strict=request.is_strict)
-    if request.searches and documents:
+    documents = read_documents(given.docs, given.max_bytes, errors, is_strict=given.strict)
+    if given.searches and documents:
         engines, documents = engines.with_engine(web_engine(None, documents)), []
     says_small_model = "llm" not in engines.from_file and not request.engines.llms
     return Checked(request, template, configuration, engines, documents, made_by, says_small_model)
@@ -80,13 +82,13 @@ def check(request: AskRequest, errors: Console) -> Checked:
 
 def _check_documents(request: AskRequest, engines: Assembled) -> None:
     """Check that there is something to read, and that no engine of the file reads something else."""
-    file = request.engines.file
-    has_service = request.searches and (request.engines.search is not None or "web" in engines.from_file)
-    if not request.docs and request.collection is None and not has_service:
+    given, file = request.given, request.engines.file
+    has_service = given.searches and (request.engines.search is not None or "web" in engines.from_file)
+    if not given.docs and given.collection is None and not has_service:
         raise UserError("give documents with --docs, or the name of a --collection")
-    if request.searches and request.docs and "web" in engines.from_file:
+    if given.searches and given.docs and "web" in engines.from_file:
         raise UserError(f"{file} describes the engine 'web', which does not search in --docs; leave them out")
-    if request.collection is not None and "vectors" in engines.from_file:
+    if given.collection is not None and "vectors" in engines.from_file:
         raise UserError(
             f"{file} describes the engine 'vectors', and --collection keeps its vectors with --dsn; "
             "leave one of them out"

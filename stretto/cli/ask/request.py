@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from stretto.cli import options, parsing
-from stretto.cli.engines import EngineOptions
 from stretto.cli.names import SEARCH
 from stretto.model.errors import UserError
 
@@ -14,36 +16,62 @@ Settings = dict[str, dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskRequest:
-    """The options of one call of `stretto ask`.
-
-    Attributes:
-        settings: settings of the app's components, by component and name.
-        timeout_s: seconds for a question, None for no limit.
-        trace: file for the page that shows where the time went; Chrome's own goes beside it.
-        record: file for sizes and times.
-        journal: file that answers are saved in, and from which an ended run goes on.
-        is_strict: whether a file that cannot be read ends the command; else it is reported and skipped.
+class AskOptions:
+    """The options of `stretto ask`.
 
     Raises:
         UserError: the options contradict each other.
     """
 
-    questions: tuple[str, ...]
-    docs: tuple[Path, ...]
-    app: str
-    passes: str
-    settings: Settings
-    engines: EngineOptions
-    timeout_s: float | None = None
-    collection: str | None = None
-    dsn: str | None = None
-    as_json: bool = False
-    trace: Path | None = None
-    record: Path | None = None
-    journal: Path | None = None
-    max_bytes: int = options.MAX_BYTES
-    is_strict: bool = False
+    question: Annotated[str | None, typer.Argument(help="The question to answer.", metavar="QUESTION")] = None
+    docs: options.Docs = ()
+    app: options.App = options.ADVANCED
+    passes: options.Passes = "weighed"
+    engines: options.EngineOptions
+    collection: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep the documents in this collection (PostgreSQL); later questions need no --docs.",
+            metavar="NAME",
+        ),
+    ] = None
+    dsn: options.Dsn = None
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSONL file of questions: strings, or objects with the key 'question'.", metavar="FILE"
+        ),
+    ] = None
+    settings: options.Settings = ()
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds allowed for each question. With several questions, indexing does not count.",
+            min=0.001,
+            metavar="SECONDS",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object for each question.")] = False
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a trace of where the time went: an HTML page, with Chrome trace JSON beside it.",
+            metavar="FILE",
+        ),
+    ] = None
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Record sizes and times, but no texts, for `stretto replay`.", metavar="FILE"),
+    ] = None
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            help="Save each answer in this file; the same command again asks only what is not there.",
+            metavar="FILE",
+        ),
+    ] = None
+    max_bytes: options.MaxBytes = options.MAX_BYTES
+    strict: options.Strict = False
 
     def __post_init__(self) -> None:
         if self.searches and self.collection is not None:
@@ -62,6 +90,20 @@ class AskRequest:
         asked for.
         """
         return None if self.trace is None else self.trace.with_suffix(".trace.json")
+
+
+@dataclass(frozen=True, slots=True)
+class AskRequest:
+    """A call of `stretto ask`, with what its options say of questions, settings and engines.
+
+    Attributes:
+        settings: settings of the app's components, by component and name.
+    """
+
+    given: AskOptions
+    questions: tuple[str, ...]
+    settings: Settings
+    engines: options.EngineOptions
 
 
 def questions_of(question: str | None, file: Path | None) -> tuple[str, ...]:

@@ -29,43 +29,41 @@ def run(checked: Checked, errors: Console) -> bool:
         StrettoError: an engine cannot start, documents cannot be indexed, or a single question failed.
     """
     began_s = time.monotonic()
-    request = checked.request
-    printer = Printer(errors, request.as_json, checked.says_small_model)
+    request, given = checked.request, checked.request.given
+    printer = Printer(errors, given.as_json, checked.says_small_model)
     recorder = IndexingRecorder()
     engines, documents = checked.engines, checked.documents
     is_reported = True
     with contextlib.ExitStack() as stack:
-        if request.collection is not None:
-            store = stack.enter_context(opened(request.dsn))
-            given, documents = documents, by_absolute_path(documents)
-            printer.names = {a.source: g.source for a, g in zip(documents, given, strict=True)}
-            documents = missing(store, request.collection, documents, checked.recipe, errors)
-            engines = engines.with_engine(collections_engine(request.dsn))
+        if given.collection is not None:
+            store = stack.enter_context(opened(given.dsn))
+            as_given, documents = documents, by_absolute_path(documents)
+            printer.names = {a.source: g.source for a, g in zip(documents, as_given, strict=True)}
+            documents = missing(store, given.collection, documents, checked.recipe, errors)
+            engines = engines.with_engine(collections_engine(given.dsn))
         questions = Questions(
             template=checked.template,
             configuration=checked.configuration,
-            passes=request.passes,
-            timeout_s=request.timeout_s,
-            collection=request.collection or _SESSION,
+            passes=given.passes,
+            timeout_s=given.timeout,
+            collection=given.collection or _SESSION,
             documents=documents,
             questions=request.questions,
             printer=printer,
             recorder=recorder,
         )
-        if request.journal is not None:
-            journal = stack.enter_context(open_answers(request.journal, checked))
+        if given.journal is not None:
+            journal = stack.enter_context(open_answers(given.journal, checked))
             saved = saved_in(journal.entries(), request.questions)
             questions = replace(questions, journal=journal, saved=saved)
-        if request.record is not None:
-            questions = stack.enter_context(recorded(questions, request.record, engines.deployments))
+        if given.record is not None:
+            questions = stack.enter_context(recorded(questions, given.record, engines.deployments))
         try:
             answers = asyncio.run(questions.run(engines, errors))
         finally:
-            if request.trace is not None and request.chrome is not None and recorder.queries:
-                is_reported = write_traces(
-                    request.trace, request.chrome, questions, engines.deployments, errors
-                )
-    if not request.as_json:
+            if given.trace is not None and given.chrome is not None and recorder.queries:
+                is_reported = write_traces(given.trace, given.chrome, questions, engines.deployments, errors)
+    if not given.as_json:
         print_times(recorder, time.monotonic() - began_s, errors)
     if questions.record is not None:
         is_reported = is_reported and questions.record.is_whole

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stretto.cli.ask.check import Checked
-from stretto.cli.engines import EngineOptions
 from stretto.cli.indexing import recipe_before
+from stretto.cli.options import EngineOptions
 from stretto.model.errors import UserError
 from stretto.model.tasks import Ending
 from stretto.model.values import ABSENT, Chunk, Hit, Mark
@@ -41,7 +41,7 @@ def open_answers(path: Path, checked: Checked) -> JournalFile:
     request = checked.request
     options = replace(request.engines, replicas=None, runs_in=None, policy=None, file=None)
     documents = [[document.source, document.sha256] for document in checked.documents]
-    settings = [request.app, request.settings, request.collection, checked.recipe]
+    settings = [request.given.app, request.settings, request.given.collection, checked.recipe]
     file = _text_of(request.engines.file)
     before = [
         [list(request.questions), *settings[:-1], recipe_before(checked.recipe)],

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from stretto.cluster.eviction import victims
 from stretto.cluster.hot_prefixes import HotPrefixes
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.key_portion import KeyPortion, key_portion
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import (

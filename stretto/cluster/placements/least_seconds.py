@@ -14,7 +14,8 @@ Preble §4.2, where a prefix that is longer than the rest decides the place.
 from __future__ import annotations
 
 from stretto.cluster.held_blocks import HeldBlocks
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.messages import KVReport

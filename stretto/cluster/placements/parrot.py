@@ -24,7 +24,8 @@ from collections.abc import Sequence
 
 from stretto.cluster.class_loads import ClassLoads, latency_room
 from stretto.cluster.group_locations import GroupLocations
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import (
     Choice,

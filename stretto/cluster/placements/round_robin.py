@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.placement import Choice, Dispatched, Left, Placement, PlacementEvent, PlacementRequest
 

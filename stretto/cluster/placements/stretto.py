@@ -39,7 +39,7 @@ from typing import TypeAlias
 from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.eviction import victims
 from stretto.cluster.group_locations import GroupLocations
-from stretto.cluster.instances import InstanceView
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
 from stretto.cluster.prefix_index import Held, PrefixIndex

@@ -36,14 +36,20 @@ from stretto.model.errors import (
     NotFound,
 )
 from stretto.wire import sse
-from stretto.wire.errors import is_passing, raise_for_event, read_param, read_reason, read_retry_after
+from stretto.wire.errors import (
+    REDIRECTIONS,
+    is_passing,
+    raise_for_event,
+    read_param,
+    read_reason,
+    read_retry_after,
+)
 from stretto.wire.server_url import read_server_url
 
 _MAX_BODY_BYTES = 8_000_000
 _NOT_FOUND = 404
 _BUSY = (429, 503)
 _REFUSED = (400, 413, 422)
-_REDIRECTIONS = (301, 302, 303, 307, 308)
 _STALE_S = 1.0
 """Seconds within which a connection that had idled for too long breaks; later the server has failed."""
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -274,7 +280,7 @@ class Http:
         finally:
             await answer.aclose()
         reason = read_reason(refused)
-        if answer.status in _REDIRECTIONS and (location := answer.header("location")):
+        if answer.status in REDIRECTIONS and (location := answer.header("location")):
             reason = f"go to {location[:500]}"
         problem = f"{self.name} answered {answer.status}: {reason}"
         if answer.status == _NOT_FOUND:

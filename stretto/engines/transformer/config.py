@@ -113,19 +113,12 @@ def _parsed(path: Path, read: Callable[[], Mapping[str, Any]]) -> ModelConfig:
         raise ConfigError(f"{path}: a value of the wrong kind: {error}") from error
 
 
-def is_supported_model(path: Path) -> bool:
-    """Return whether a checkpoint, a folder or a GGUF file, is of a kind that this engine can run."""
-    try:
-        read_config(path)
-    except ConfigError:
-        return False
-    return True
-
-
 def _parse(raw: Mapping[str, Any]) -> ModelConfig:
     family = raw["model_type"]
     if family not in FAMILIES:
-        raise ConfigError(f"model_type {family!r} is not supported; {', '.join(FAMILIES)} are")
+        raise ConfigError(
+            f"model_type {family!r} is not supported; {', '.join(FAMILIES)} are; vLLM may serve it"
+        )
     if (activation := raw.get("hidden_act", "silu")) != "silu":
         raise ConfigError(f"hidden_act {activation!r} is not supported; 'silu' is")
     for unsupported in ("mlp_bias", "quantization_config"):

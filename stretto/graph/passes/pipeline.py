@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import Pass, Profiles
 from stretto.graph.passes.drop_dead import drop_dead
 from stretto.graph.passes.pipeline_decode import pipeline_decode

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.graph.passes.base import Pass
 from stretto.graph.passes.conditions import Conditions
 from stretto.graph.passes.pipeline import PASSES, apply_pass, optimise

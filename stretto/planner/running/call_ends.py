@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from stretto.model.errors import InternalError, StrettoError
-from stretto.planner.running.calls import CallAnswer, CallBook, CallEnded, PlannedCall
+from stretto.planner.running.calls import CallBook
+from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall
 from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
 from stretto.sched.messages import Reply

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from math import floor
 
-from stretto.planner.running.calls import PlannedCall
+from stretto.planner.running.planned_calls import PlannedCall
 
 
 class CallQueue:

@@ -6,87 +6,23 @@ request ends when no call of it is left. Answers are kept until their request en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stretto.model.errors import StrettoError
-from stretto.model.record import record
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.feed import is_by_chunk, taken
 from stretto.planner.prompt_slots import fill
+from stretto.planner.running.planned_calls import (
+    CallAnswer,
+    CallEnded,
+    LiveRequest,
+    PlannedCall,
+    Progress,
+    text_of_answer,
+)
 from stretto.planner.running.request_store import Kind, RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
-
-
-@record
-class CallAnswer:
-    """The answer to a call.
-
-    Attributes:
-        num_prompt, num_output: numbers of tokens.
-    """
-
-    text: str
-    num_prompt: int = 0
-    num_output: int = 0
-
-
-@record
-class PlannedCall:
-    """One call of a node's model.
-
-    Attributes:
-        request: number of its request.
-        node: name of its node.
-        number: number of the call among those of its node for this request.
-    """
-
-    request: int
-    node: str
-    number: int
-
-
-@record
-class CallEnded:
-    """The end of a request: its answers by node, and the error of the call that failed first, if any has.
-
-    Attributes:
-        id: the request's `custom_id`.
-        answers: answers of the nodes all of whose calls were answered.
-    """
-
-    id: str
-    kind: Kind
-    answers: Mapping[str, Sequence[CallAnswer]]
-    error: StrettoError | None = None
-
-
-@record
-class Progress:
-    """The consequences of the end of a call: further calls that can be made, and the end of its request."""
-
-    ready: Sequence[PlannedCall] = ()
-    ended: CallEnded | None = None
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request that has not ended: its answers by node (None while there is none), and calls under way.
-
-    Attributes:
-        num_left: calls of each node without an answer that are still wanted.
-        error: error of the call that failed first.
-        failed: nodes that calls are not made for any more.
-        request: the request with its texts, once a call has needed them.
-    """
-
-    answers: dict[str, list[CallAnswer | None]]
-    num_left: dict[str, int]
-    request: RunRequest | None = None
-    started: set[PlannedCall] = field(default_factory=set)
-    error: StrettoError | None = None
-    failed: set[str] = field(default_factory=set)
 
 
 class CallBook:
@@ -104,7 +40,7 @@ class CallBook:
             node.name: [one for one in app.nodes if node.name in one.inputs] for node in app.nodes
         }
         self.requests = requests
-        self._live: dict[int, _Live] = {}  # of requests that have begun
+        self._live: dict[int, LiveRequest] = {}  # of requests that have begun
         self._has_ended = bytearray(len(requests))
         self.num_requests_left = len(requests)
         self.num_left = {node.name: 0 for node in app.nodes}
@@ -159,7 +95,7 @@ class CallBook:
             return request.messages
         texts = {"prompt": request.text}
         if node.chain:
-            texts["so_far"] = _text(live.answers[node.name][call.number - 1]) if call.number else ""
+            texts["so_far"] = text_of_answer(live.answers[node.name][call.number - 1]) if call.number else ""
         if node.is_by_chunk:
             texts["chunk"] = request.chunks[call.number]
         return (PromptMessage(None, fill(node.prompt, {**texts, **inputs})),)
@@ -180,7 +116,7 @@ class CallBook:
         live.started.discard(call)
         if (ended := self._ended(call.request)) is not None:
             return Progress(ended=ended)
-        return Progress(ready=tuple(self._new_of(live, self._released(live, call))))
+        return Progress(ready=tuple(live.unstarted(self._released(live, call))))
 
     def failed(self, call: PlannedCall, error: StrettoError) -> Progress:
         """Note that a call failed: its node, and nodes that need its answers, make no more calls for the
@@ -239,7 +175,7 @@ class CallBook:
                 for name in self._first(number):
                     self.num_to_begin[name] -= 1
                 live = self._begin(number)
-                yield tuple(self._new_of(live, self._able(number, live)))
+                yield tuple(live.unstarted(self._able(number, live)))
 
     def _first(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
@@ -256,7 +192,7 @@ class CallBook:
             ]
         return self._first_of[key]
 
-    def _able(self, number: int, live: _Live) -> Iterator[PlannedCall]:
+    def _able(self, number: int, live: LiveRequest) -> Iterator[PlannedCall]:
         """Yield all calls of a request that can be made, or are under way."""
         for name, answers in live.answers.items():
             node = self._app.node(name)
@@ -267,7 +203,7 @@ class CallBook:
                 if answer is None and node.chain:
                     break
 
-    def _released(self, live: _Live, answered: PlannedCall) -> Iterator[PlannedCall]:
+    def _released(self, live: LiveRequest, answered: PlannedCall) -> Iterator[PlannedCall]:
         """Yield the calls that may have waited for an answer alone, and can be made now."""
         source, number = self._app.node(answered.node), answered.request
         if source.chain:
@@ -288,14 +224,14 @@ class CallBook:
                 if live.answers[taker.name][at] is None and self._has_inputs(live, taker, at):
                     yield PlannedCall(number, taker.name, at)
 
-    def _next_of_chain(self, live: _Live, node: ModelNode, number: int) -> Iterator[PlannedCall]:
+    def _next_of_chain(self, live: LiveRequest, node: ModelNode, number: int) -> Iterator[PlannedCall]:
         """Yield the next call of a chain, if there is one and it can be made."""
         answers = live.answers[node.name]
         at = len(answers) - live.num_left[node.name]
         if at < len(answers) and self._has_inputs(live, node, at):
             yield PlannedCall(number, node.name, at)
 
-    def _has_inputs(self, live: _Live, node: ModelNode, at: int) -> bool:
+    def _has_inputs(self, live: LiveRequest, node: ModelNode, at: int) -> bool:
         """Return whether all answers that a call needs are there."""
         for name in node.inputs:
             if live.num_left.get(name):
@@ -304,31 +240,24 @@ class CallBook:
                     return False
         return True
 
-    def _begun(self, number: int) -> _Live | None:
+    def _begun(self, number: int) -> LiveRequest | None:
         """Return the state of a request, which begins if it has not; None if it has ended."""
         return None if self._has_ended[number] else self._begin(number)
 
-    def _begin(self, number: int) -> _Live:
+    def _begin(self, number: int) -> LiveRequest:
         live = self._live.get(number)
         if live is None:
             num_left = dict(self._calls_of(self.requests.kind(number)))
             answers: dict[str, list[CallAnswer | None]] = {
                 name: [None] * num for name, num in num_left.items()
             }
-            live = self._live[number] = _Live(answers, num_left)
+            live = self._live[number] = LiveRequest(answers, num_left)
         return live
-
-    def _new_of(self, live: _Live, calls: Iterable[PlannedCall]) -> Iterator[PlannedCall]:
-        """Yield those of the calls that are not under way; from then on they are."""
-        for call in calls:
-            if call not in live.started:
-                live.started.add(call)
-                yield call
 
     def _taken(self, name: str, call: PlannedCall, answers: Sequence[CallAnswer | None]) -> str:
         """Return the text of the answers of an input that a call takes."""
         wanted = taken(self._app.node(name), self._app.node(call.node), call.number, len(answers))
-        return "\n\n".join(_text(answers[at]) for at in wanted)
+        return "\n\n".join(text_of_answer(answers[at]) for at in wanted)
 
     def _note(self, call: PlannedCall, answer: CallAnswer) -> bool:
         """Note an answer; return whether it is wanted, and the first to its call."""
@@ -359,15 +288,4 @@ class CallBook:
         del self._live[number]
         self._has_ended[number] = True
         self.num_requests_left -= 1
-        given = {
-            name: [one for one in answers if one is not None]
-            for name, answers in live.answers.items()
-            if name not in live.failed
-        }
-        return CallEnded(self.requests.id(number), self.requests.kind(number), given, live.error)
-
-
-def _text(answer: CallAnswer | None) -> str:
-    """Return the text of an answer that is there."""
-    assert answer is not None
-    return answer.text
+        return CallEnded(self.requests.id(number), self.requests.kind(number), live.given(), live.error)

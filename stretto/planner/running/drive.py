@@ -16,7 +16,7 @@ from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.call_ends import CallEnds, result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.call_queue import CallQueue
-from stretto.planner.running.calls import CallAnswer, CallBook, CallEnded, PlannedCall
+from stretto.planner.running.calls import CallBook
 from stretto.planner.running.fleet_watch import FleetWatch
 from stretto.planner.running.plan_executor import (
     Abandon,
@@ -28,6 +28,7 @@ from stretto.planner.running.plan_executor import (
     PlanExecutor,
 )
 from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
+from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.run_request import PromptMessage

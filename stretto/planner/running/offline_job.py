@@ -20,7 +20,8 @@ from stretto.model.errors import ConfigError, InternalError, Overloaded, Stretto
 from stretto.planner.application import Application
 from stretto.planner.running.call_ends import CallEnds, result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
-from stretto.planner.running.calls import CallBook, CallEnded, PlannedCall
+from stretto.planner.running.calls import CallBook
+from stretto.planner.running.planned_calls import CallEnded, PlannedCall
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.run import RunOutcome

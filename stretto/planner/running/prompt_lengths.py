@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stretto.engines.catalogue import STAND_IN, checkpoint_path
-from stretto.model.errors import CapacityError, StrettoError
+from stretto.engines.llms import STAND_IN, checkpoint_path
+from stretto.model.errors import CapacityError, ConfigError, StrettoError
 from stretto.model.values import Segment
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.prompt_slots import fill
@@ -123,10 +123,13 @@ class _Model:
 def _model(name: str) -> _Model | None:
     if name == STAND_IN:
         return None
-    from stretto.engines.transformer.config import is_supported_model, read_config
+    from stretto.engines.transformer.config import read_config
 
     folder = checkpoint_path(name)
-    return _Model(folder, read_config(folder).context_tokens) if is_supported_model(folder) else None
+    try:
+        return _Model(folder, read_config(folder).context_tokens)
+    except ConfigError:  # as whoever makes the replica will say
+        return None
 
 
 def _own_prompts(node: ModelNode, request: RunRequest) -> Iterator[tuple[Segment, ...]]:

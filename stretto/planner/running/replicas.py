@@ -13,7 +13,7 @@ from stretto.costs.shape import StepShape
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.real_time import check_real_time
 from stretto.emulate.wanted import WantedFleet, WantedServer
-from stretto.engines.catalogue import llm_replica
+from stretto.engines.llms import llm_replica
 from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
 from stretto.model.extras import check_installed, imports_of

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.private_file import private
 from stretto.planner.application import Application
-from stretto.planner.running.calls import CallEnded
+from stretto.planner.running.planned_calls import CallEnded
 from stretto.planner.running.run_request import RefusedLine
 from stretto.runtime.journal.file import not_saved
 from stretto.wire.answer_writing import whole_json

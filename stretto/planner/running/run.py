@@ -11,9 +11,10 @@ from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
-from stretto.planner.running.calls import CallAnswer, CallBook, PlannedCall
+from stretto.planner.running.calls import CallBook
 from stretto.planner.running.drive import DrivenRun, Replanning, drive
 from stretto.planner.running.plan_keeper import OnPredicted
+from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.replanner import Replanner, Situation
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.request_store import RequestStore

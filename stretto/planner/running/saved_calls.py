@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from stretto.planner.application import Application
-from stretto.planner.running.calls import CallAnswer, PlannedCall
+from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.request_store import RequestStore
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import JournalEntry, work_hash

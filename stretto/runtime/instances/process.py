@@ -21,17 +21,12 @@ from stretto.runtime.instances.outbox import Outbox
 from stretto.runtime.instances.process_worker import ProcessStart, serve_process
 from stretto.runtime.instances.reading import MessageReading
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
-from stretto.runtime.pickles import loads
-from stretto.runtime.shared_memory import SharedMemory, SharedSegment
 from stretto.runtime.worker import AdmitTask, CloseEngine, Command, InstanceJob, RunBatch
 from stretto.sched.messages import BatchFailed, Event, InstanceLost, InstanceReady, LLMReport
 
 
 class ProcessInstance:
     """An instance of an engine that runs in a spawned process.
-
-    Args:
-        memory: where it leaves large results and finds those of others; without it, they are sent.
 
     Raises:
         ConfigError: the executable or its configuration does not pickle.
@@ -43,16 +38,12 @@ class ProcessInstance:
         post: Post,
         devices: Sequence[str] = (),
         threads: int | None = None,
-        memory: SharedMemory | None = None,
     ) -> None:
-        self._region = None if memory is None else memory.region()
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = socket.socketpair()
         try:
             lazy = LazyPickle((job.executable, job.config))
-            start = ProcessStart(
-                devices, threads, replace(job, executable=_unopened, config=None), lazy, self._region
-            )
+            start = ProcessStart(devices, threads, replace(job, executable=_unopened, config=None), lazy)
             self._process = context.Process(target=serve_process, args=(start, theirs), daemon=True)
             self._process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -69,9 +60,7 @@ class ProcessInstance:
         name = f"{job.engine}/{job.instance}"
         self._outbox = Outbox(self._pipe, name, self._refuse)
         self._frames = Frames()
-        self._reading = MessageReading(
-            loads if self._region is None else self._region.loads, self._receive, self._lose, name
-        )
+        self._reading = MessageReading(self._receive, self._lose, name)
         self._has_ended = asyncio.Event()
         self._loss: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -105,8 +94,6 @@ class ProcessInstance:
         self._stop_reading()
         self._reading.close()
         self._pipe.close()
-        if self._region is not None:
-            self._region.close()
 
     def kill(self) -> None:
         """Kill the process, whatever it does; `close` must be called afterwards."""
@@ -123,8 +110,7 @@ class ProcessInstance:
         """Return a command with the values that the process cannot fetch by itself."""
         if not isinstance(command, RunBatch):
             return command
-        fetched = None if self._region is None else SharedSegment
-        return RunBatch(command.batch, tuple(load_task(task, but=fetched) for task in command.tasks))
+        return RunBatch(command.batch, tuple(map(load_task, command.tasks)))
 
     def _refuse(self, command: Command, error: Exception) -> None:
         failure = EngineFailure(f"its inputs cannot be sent to a process: {described(error)}")

@@ -18,8 +18,6 @@ from stretto.model.errors import BadReply, EngineFailure
 from stretto.model.foreign import described
 from stretto.runtime.devices import LazyPickle, claim
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
-from stretto.runtime.pickles import loads
-from stretto.runtime.shared_memory import Region, Writer
 from stretto.runtime.worker import CloseEngine, Command, InstanceJob, not_started, run_instance
 from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost
 
@@ -32,15 +30,12 @@ class ProcessStart:
     threads: int | None
     job: InstanceJob
     executable_and_config: LazyPickle
-    memory: Region | Writer | None  # pickled as a region, it arrives as a writer
 
 
 def serve_process(start: ProcessStart, pipe: socket.socket) -> None:
     """Run an instance in this process from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes this process
-    memory = start.memory
-    assert not isinstance(memory, Region)
-    mail = Mail(pipe, memory)
+    mail = Mail(pipe)
     try:
         claim(start.devices, start.threads)
         executable, config = start.executable_and_config.open()
@@ -69,13 +64,11 @@ class Mail:
     instance is lost is sent at once.
     """
 
-    def __init__(self, pipe: socket.socket, memory: Writer | None) -> None:
+    def __init__(self, pipe: socket.socket) -> None:
         pipe.settimeout(None)  # whatever the program has set as default for its own sockets
         self._pipe = pipe
         self._readable = select.poll()
         self._readable.register(pipe.fileno(), select.POLLIN)
-        self._memory = memory
-        self._loads = loads if memory is None else memory.loads
         self._frames = Frames()
         self._commands: deque[bytes] = deque()
         self._events: list[bytes] = []
@@ -91,7 +84,7 @@ class Mail:
             if not data:
                 return CloseEngine()
             self._commands += self._frames.feed(data)
-        command: Command = self._loads(self._commands.popleft())
+        command: Command = pickle.loads(self._commands.popleft())
         return command
 
     def empty(self) -> bool:
@@ -113,10 +106,7 @@ class Mail:
                 self._pipe.sendall(data)
 
     def _pickled(self, event: Event) -> bytes:
-        memory = self._memory
         try:
-            if memory is not None and isinstance(event, BatchDone):
-                event = replace(event, results=memory.leave(event.results))
             return pickle.dumps(event)
         except Exception as error:
             match event:
@@ -124,8 +114,6 @@ class Mail:
                     failure = EngineFailure(described(of_engine), step=of_engine.step)
                 case BatchDone():
                     failure = BadReply(f"its results cannot leave the process: {described(error)}")
-                    if memory is not None:
-                        memory.take_back()
                 case _:
                     raise
             return pickle.dumps(BatchFailed(event.engine, event.instance, event.batch, failure))

@@ -8,25 +8,32 @@ messages behind it wait until it has come.
 from __future__ import annotations
 
 import asyncio
+import io
+import pickle
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any
 
-from stretto.runtime.pickles import ForeignClass
 from stretto.sched.messages import Event
 
+_OWN = f"{__name__.partition('.')[0]}."
 
-class Unpickle(Protocol):
-    """A function that unpickles an event."""
 
-    def __call__(self, data: bytes, *, only_own: bool) -> Event:
-        """Unpickle an event. Raises ForeignClass if it `only_own` may hold objects of the project's classes,
-        and holds another.
-        """
-        ...
+class _ForeignClass(Exception):
+    """A message holds an object of a class that is not the project's own, or not imported yet."""
+
+
+class _OwnClasses(pickle.Unpickler):
+    """An unpickler that imports nothing, and runs no code of others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if not (module.startswith(_OWN) and module in sys.modules):
+            raise _ForeignClass
+        return super().find_class(module, name)
 
 
 class MessageReading:
@@ -42,12 +49,10 @@ class MessageReading:
 
     def __init__(
         self,
-        loads: Unpickle,
         receive: Callable[[Event], None],
         end: Callable[[BaseException | None], None],
         name: str,
     ) -> None:
-        self._loads = loads
         self._receive = receive
         self._end = end
         self._name = name
@@ -76,8 +81,8 @@ class MessageReading:
                 return
             outcome: Event | BaseException
             try:
-                outcome = self._loads(message, only_own=True)
-            except ForeignClass:
+                outcome = _OwnClasses(io.BytesIO(message)).load()
+            except _ForeignClass:
                 self._leave(message)
             except Exception as error:
                 self._take(error)
@@ -103,7 +108,7 @@ class MessageReading:
         while (message := self._queue.get()) is not None:
             outcome: Event | BaseException
             try:
-                outcome = self._loads(message, only_own=False)
+                outcome = pickle.loads(message)
             except BaseException as error:  # also an exit that the code of some object asks for
                 outcome = error
             with suppress(RuntimeError):  # the loop has ended, and nobody listens

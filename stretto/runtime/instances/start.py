@@ -6,7 +6,7 @@ A place to run is one file in this folder, a function in `PLACES`, and its name 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.model.deployment import Engine, Replica, RunsIn
@@ -16,24 +16,13 @@ from stretto.runtime.instances.loop import LoopInstance
 from stretto.runtime.instances.process import ProcessInstance
 from stretto.runtime.instances.server import ServerInstance
 from stretto.runtime.instances.thread import ThreadInstance
-from stretto.runtime.shared_memory import SharedMemory
 from stretto.runtime.worker import InstanceJob
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeShares:
-    """The things that the instances of a runtime share: the Ray cluster that they may run in, and memory for
-    large values.
-    """
-
-    cluster: RayCluster | None = None
-    memory: SharedMemory | None = None
-
-
-Place: TypeAlias = Callable[[InstanceJob, Replica, Post, RuntimeShares], Instance]
+Place: TypeAlias = "Callable[[InstanceJob, Replica, Post, RayCluster | None], Instance]"
 """Starts an instance somewhere. Raises ConfigError if the replica cannot run there."""
 
 
@@ -42,7 +31,7 @@ def start_instance(
     instance: int,
     replica: Replica,
     post: Post,
-    shared: RuntimeShares | None = None,
+    cluster: RayCluster | None = None,
     *,
     follows_prefixes: bool = False,
 ) -> Instance:
@@ -63,23 +52,22 @@ def start_instance(
         assert not isinstance(config, type)
         config = replace(config, keeps_released=True)
     job = InstanceJob(engine.name, instance, engine.is_llm, replica.executable, config)
-    return PLACES[replica.runs_in](job, replica, post, shared or RuntimeShares())
+    return PLACES[replica.runs_in](job, replica, post, cluster)
 
 
-def _on_the_loop(job: InstanceJob, replica: Replica, post: Post, shared: RuntimeShares) -> Instance:
+def _on_the_loop(job: InstanceJob, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
     return ServerInstance(job, post) if job.is_llm else LoopInstance(job, post)
 
 
-def _in_a_thread(job: InstanceJob, replica: Replica, post: Post, shared: RuntimeShares) -> Instance:
+def _in_a_thread(job: InstanceJob, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
     return ThreadInstance(job, post)
 
 
-def _in_a_process(job: InstanceJob, replica: Replica, post: Post, shared: RuntimeShares) -> Instance:
-    return ProcessInstance(job, post, replica.devices, replica.threads, shared.memory)
+def _in_a_process(job: InstanceJob, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
+    return ProcessInstance(job, post, replica.devices, replica.threads)
 
 
-def _in_ray(job: InstanceJob, replica: Replica, post: Post, shared: RuntimeShares) -> Instance:
-    cluster = shared.cluster
+def _in_ray(job: InstanceJob, replica: Replica, post: Post, cluster: RayCluster | None) -> Instance:
     if cluster is None:
         raise ConfigError(
             f"engine {job.engine!r}: runs_in 'ray' needs a cluster; give the runtime a ray_address"

@@ -92,6 +92,23 @@ class JournalFile:
         """
         self._append(b"".join(map(entry_line, entries)))
 
+    def reread(self) -> Iterator[JournalEntry]:
+        """Yield the entries once more, those that were written among them. Lines that are damaged are left
+        out.
+        """
+        with self._path.open("rb") as file:
+            file.seek(self._begins)
+            for line in file:
+                if (entry := parse_entry(line, is_checked=self._is_checked)) is not None:
+                    yield entry
+
+    def move(self, path: Path) -> None:
+        """Let the file take the place of another one, by one step. Raises OSError."""
+        os.replace(self._path, path)
+        self._path = path
+        with suppress(OSError):  # the file is in its place, whatever the disk says of the folder
+            self._sync_folder()
+
     def _append(self, data: bytes) -> None:
         try:
             self._file.truncate(self._end)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import replace
 
-from stretto.cluster.instances import InstanceTable, InstanceView
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport

@@ -18,7 +18,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.model.tasks import Criteria, Objective
 from stretto.sched.queries.live_graph import LiveGraph
 

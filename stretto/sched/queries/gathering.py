@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stretto.graph.compile import In, Node
+from stretto.graph.execution_graph import In, Node
 from stretto.graph.graph import WHEN
 from stretto.model.errors import BadReply
 from stretto.model.record import record

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stretto.graph.compile import ExecutionGraph, Node, StreamedOutput
+from stretto.graph.execution_graph import ExecutionGraph, Node, StreamedOutput
 from stretto.model.foreign import check_nesting, raised, typed
 from stretto.model.references import load_inputs
 from stretto.model.tasks import Decode, QueryRecord

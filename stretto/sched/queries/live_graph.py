@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from stretto.graph.compile import ConnectionTables, ExecutionGraph, Node, rebase
+from stretto.graph.execution_graph import ConnectionTables, ExecutionGraph, Node, rebase
 from stretto.model.errors import BadReply, CapacityError
 from stretto.model.values import Failure
 from stretto.sched.queries.gathering import item_of

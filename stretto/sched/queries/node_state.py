@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.model.errors import InternalError
 
 NodeState: TypeAlias = Literal["waiting", "open", "flowing", "expanded", "ended"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from stretto.graph.compile import ExecutionGraph, Node
+from stretto.graph.execution_graph import ExecutionGraph, Node
 from stretto.model.errors import UserError
 from stretto.model.foreign import raised, typed
 from stretto.model.tasks import Ending, QueryRecord, Usage

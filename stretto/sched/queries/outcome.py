@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.model.errors import StrettoError
 from stretto.model.values import Failure
 from stretto.sched.queries.demand import Demand

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 
 from stretto.costs.tokens import num_tokens
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.graph.graph import HINT, Constant
 from stretto.model.errors import BadReply
 from stretto.model.references import load, load_inputs

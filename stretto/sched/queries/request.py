@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TypeAlias
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.model.errors import BadServer, EngineBusy, StrettoError
 from stretto.model.record import record
 from stretto.model.tasks import Decode, QueryRecord

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import islice
 
-from stretto.graph.compile import ExecutionGraph, Node
+from stretto.graph.execution_graph import ExecutionGraph, Node
 from stretto.model.errors import QueryCancelled, StrettoError, UserError
 from stretto.model.tasks import Criteria, Ending, QueryRecord, Usage
 from stretto.model.values import Failure, first_failure

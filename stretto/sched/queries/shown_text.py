@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from io import SEEK_END, StringIO
 
-from stretto.graph.compile import Node, StreamedOutput
+from stretto.graph.execution_graph import Node, StreamedOutput
 from stretto.model.errors import BadReply
 from stretto.model.values import ABSENT, Failure
 from stretto.sched.queries.live_values import Values

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from stretto.graph.compile import ExecutionGraph, Node
+from stretto.graph.execution_graph import ExecutionGraph, Node
 from stretto.model.errors import UserError
 from stretto.model.record import record
 

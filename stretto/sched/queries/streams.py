@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.model.errors import BadReply
 from stretto.model.record import record
 from stretto.model.values import ABSENT, AbsentType, Failure

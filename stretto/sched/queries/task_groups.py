@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.sched.queries.demand import Demand
 
 _Key: TypeAlias = tuple[str, int]

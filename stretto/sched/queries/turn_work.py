@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 
 MAX_PARTS = 4096
 """Number of parts of prompts that are put together at one instant: some ms of work."""

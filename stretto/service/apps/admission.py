@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from stretto.graph.compile import Node
+from stretto.graph.execution_graph import Node
 from stretto.model.deployment import Deployment
 from stretto.model.errors import DeadlineTooClose
 

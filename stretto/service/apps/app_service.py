@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from stretto.apps.template import Configuration
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.passes.weigh import WEIGHED
 from stretto.http.refusals import over_limit
 from stretto.model.errors import ConfigError, DeadlineExceeded, QueryCancelled, StrettoError, UserError

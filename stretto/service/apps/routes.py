@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable
 
 from stretto.http import ClientLeft
+from stretto.http.refusals import draining
 from stretto.http.routes import Route
 from stretto.model.errors import QueryEnded, StrettoError
 from stretto.programs.wire.json_parts import json_parts
@@ -22,7 +23,7 @@ from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.query_request import CheckedRequest, QueryRequest, checked_request
 from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import off_loop
-from stretto.service.refusals import draining, not_found
+from stretto.service.refusals import not_found
 from stretto.service.request import ServiceRequest
 from stretto.service.sizes import is_large
 

@@ -49,13 +49,13 @@ async def end_line(
     line: int,
     read: InputLine,
     objective: Objective,
-    sent: Callable[[], None],
+    sent: Callable[[bool], None],
 ) -> EndedLine | None:
     """Ask for the answer to a line of a batch, more than once if need be, and return what came of it; None if
     engines are busy or away.
 
     Args:
-        sent: called when the request waits no more for a worker.
+        sent: called with True when the request waits no more for a worker, and with False when it does again.
     """
     code, message = "answer_lost", "the engine has broken the answer off"
     for num_left in reversed(range(_MAX_TRIES)):
@@ -90,12 +90,12 @@ async def ask(
     path: str,
     body: bytes,
     objective: Objective,
-    sent: Callable[[], None],
+    sent: Callable[[bool], None],
 ) -> LineAnswer:
     """Return the answer to a request of a tenant. If this coroutine is cancelled, so is the request.
 
     Args:
-        sent: called when the request waits no more for a worker.
+        sent: called with True when the request waits no more for a worker, and with False when it does again.
 
     Raises:
         EngineUnavailable: the answer was cut.

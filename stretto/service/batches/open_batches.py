@@ -5,12 +5,10 @@ Methods are events; they take the time and return actions. `wake` is to be calle
 - A batch is opened when there is a place for it: its file is read through, and what an earlier process has
   answered of it is found. Places go to the tenant with the fewest open batches, and there to the batch that
   expires first.
-- Lines start in turns of the tenants, and for each in the order in which its batches expire. Few of them wait
-  for an engine at a time, because what waits there cannot be taken back without cost, and counts among the
-  requests that wait; as many run as engines take.
-- Lines are "offline": they take what others leave. Beside others' requests only few of them run, the eldest.
-  When a batch is likely to miss its window, it is raised: its lines are "throughput", and those that wait are
-  started anew.
+- Whose line starts next, and how many may be started, is in `started_lines.py`.
+- Lines are "offline": they take what others leave. Those that run may have to wait again because others
+  come. When a batch is likely to miss its window, it is raised: its lines are "throughput", and those that
+  wait are started anew.
 - A line that is refused because engines are busy or away is tried again later, for as long as the batch may
   run. The whole batch rests meanwhile.
 - A batch that is cancelled or expires ends when none of its lines runs any more. To write what was answered,
@@ -25,9 +23,9 @@ Methods are events; they take the time and return actions. `wake` is to be calle
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -43,18 +41,13 @@ from stretto.service.batches.actions import (
 )
 from stretto.service.batches.pace import BatchPace
 from stretto.service.batches.records import BatchProblem, BatchRecord, BatchStatus, SpentTokens
-from stretto.service.batches.unended_batch import StartedLine, UnendedBatch
+from stretto.service.batches.started_lines import StartedLines
+from stretto.service.batches.unended_batch import UnendedBatch
 
 MAX_OPEN = 64
 """Batches that are open at once. Each takes some 0.5 MB and three files."""
 MAX_ENDING = 4
 """Further batches that are open at once only to end."""
-MAX_WAITING = 32
-"""Lines that have started and wait for an engine, of all batches together."""
-MAX_STARTED = 2048
-"""Lines that have started, of all batches together."""
-MAX_STARTED_BYTES = 64_000_000
-"""Bytes of the lines that have started; one line alone may have more."""
 _REST_S = (0.5, 30.0)
 """Shortest and longest time for which a batch rests after a line was refused."""
 _REOPEN_S = 15.0
@@ -68,11 +61,13 @@ class OpenBatches:
         self._batches: dict[str, UnendedBatch] = {}
         self._open: dict[str, UnendedBatch] = {}  # those that are not closed
         self._to_end: dict[str, UnendedBatch] = {}  # closed ones that are only opened to end
-        self._last_tenant = ""
-        self._numbers = count()
-        self._num_started = self._num_offline = self._num_waiting = self._num_bytes = 0
-        self._max_offline: int | None = None
+        self._started = StartedLines()
         self._is_stopped = False
+        self._woken_s = -math.inf
+
+    def __iter__(self) -> Iterator[UnendedBatch]:
+        """Iterate over the batches, the eldest first. They are not to be changed."""
+        return iter(self._batches.values())
 
     def get(self, batch: str) -> BatchRecord | None:
         """Return a batch as it is now; None if it has ended."""
@@ -137,12 +132,10 @@ class OpenBatches:
         failed = msgspec.structs.replace(one.record.moved("failed", now_s), problems=tuple(problems))
         return [SaveBatch(failed), CloseBatch(batch), *self._go_on(now_s)]
 
-    def sent(self, batch: str, line: int, now_s: float) -> list[BatchAction]:
-        """Handle that a line waits no more for an engine."""
-        started = self._batches[batch].started.get(line)
-        if started is not None and not started.is_sent:
-            started.is_sent = True
-            self._num_waiting -= 1
+    def sent(self, batch: str, line: int, now_s: float, *, is_sent: bool = True) -> list[BatchAction]:
+        """Handle that a line waits no more for an engine, or waits again."""
+        if (started := self._batches[batch].started.get(line)) is not None:
+            self._started.sent(started, is_sent=is_sent)
         return self._go_on(now_s)
 
     def answered(
@@ -150,7 +143,7 @@ class OpenBatches:
     ) -> list[BatchAction]:
         """Handle that the answer of a line, or the error that it has ended with, is on the disk."""
         one = self._batches[batch]
-        self._release(one, line)
+        self._started.end(one, line)
         one.is_done[line] = True
         one.num_left -= 1
         one.rest_s = 0.0
@@ -170,7 +163,7 @@ class OpenBatches:
             is_refused: whether engines are busy or away, so that the batch rests.
         """
         one = self._batches[batch]
-        was_withdrawn = self._release(one, line).is_withdrawn
+        was_withdrawn = self._started.end(one, line).is_withdrawn
         one.again.append(line)
         if is_refused and not was_withdrawn and now_s >= one.rests_until_s:
             shortest_s, longest_s = _REST_S
@@ -205,29 +198,14 @@ class OpenBatches:
             num_failed=one.record.num_failed + num_expired,
         )
 
-    def make_room(self, max_lines: int | None, now_s: float) -> list[BatchAction]:
-        """Let at most so many lines run that take what others leave, because others run beside them; None for
-        no limit. The youngest lines beyond it are to start anew later.
-        """
-        self._max_offline = max_lines
-        actions: list[BatchAction] = []
-        if max_lines is not None and (num_beyond := self._num_offline - max_lines) > 0:
-            offline = [
-                (one, line)
-                for one in self._open.values()
-                for line, started in one.started.items()
-                if started.objective == "offline" and not started.is_withdrawn
-            ]
-            offline.sort(key=lambda place: place[0].started[place[1]].number)
-            num_withdrawn = self._num_offline - len(offline)
-            for one, line in offline[len(offline) - max(0, num_beyond - num_withdrawn) :]:
-                one.started[line].is_withdrawn = True
-                actions.append(WithdrawLine(one.record.id, line))
-        return [*actions, *self._go_on(now_s)]
-
     def wake(self, now_s: float) -> list[BatchAction]:
-        """Handle that time has passed."""
+        """Handle that time has passed, or that the clock was set back."""
         actions: list[BatchAction] = []
+        if now_s < self._woken_s:
+            for one in self._batches.values():
+                one.rests_until_s = min(one.rests_until_s, now_s + _REST_S[1])
+                one.pace.clock_set_back(now_s)
+        self._woken_s = now_s
         for one in list(self._batches.values()):
             if one.ends_as is not None or one.stage == "ending":
                 continue
@@ -254,15 +232,8 @@ class OpenBatches:
             self._to_end.pop(one.record.id, None)
             self._open[one.record.id] = one
             actions.append(OpenBatch(one.record.id))
-        while (one := self._next_to_start(now_s)) is not None:
-            line = one.take()
-            objective: Objective = "throughput" if one.pace.is_raised else "offline"
-            one.started[line] = StartedLine(next(self._numbers), objective, one.sizes[line])
-            self._num_started += 1
-            self._num_offline += objective == "offline"
-            self._num_waiting += 1
-            self._num_bytes += one.sizes[line]
-            actions.append(StartLine(one.record.id, line, objective))
+        while (one := self._started.next(self._open.values(), now_s)) is not None:
+            actions.append(StartLine(one.record.id, *self._started.start(one)))
         return actions
 
     def _next_to_open(self, now_s: float) -> UnendedBatch | None:
@@ -277,37 +248,6 @@ class OpenBatches:
             one for one in self._batches.values() if one.stage == "closed" and now_s >= one.rests_until_s
         ]
         return min(closed, key=lambda one: (num_open[one.record.tenant], one.record.expires_at), default=None)
-
-    def _next_to_start(self, now_s: float) -> UnendedBatch | None:
-        if self._num_waiting >= MAX_WAITING or self._num_started >= MAX_STARTED:
-            return None
-        firsts: dict[str, UnendedBatch] = {}
-        is_full = self._max_offline is not None and self._num_offline >= self._max_offline
-        for one in self._open.values():
-            if is_full and not one.pace.is_raised:
-                continue
-            first = firsts.get(one.record.tenant)
-            if (first is None or one.record.expires_at < first.record.expires_at) and one.may_start(now_s):
-                firsts[one.record.tenant] = one
-        if not firsts:
-            return None
-        later = [tenant for tenant in firsts if tenant > self._last_tenant]
-        tenant = min(later or firsts)
-        one = firsts[tenant]
-        line = one.next()
-        assert line is not None
-        if self._num_started and self._num_bytes + one.sizes[line] > MAX_STARTED_BYTES:
-            return None
-        self._last_tenant = tenant
-        return one
-
-    def _release(self, one: UnendedBatch, line: int) -> StartedLine:
-        started = one.started.pop(line)
-        self._num_started -= 1
-        self._num_offline -= started.objective == "offline"
-        self._num_waiting -= not started.is_sent
-        self._num_bytes -= started.num_bytes
-        return started
 
     def _withdraw(self, one: UnendedBatch, objective: Objective | None = None) -> list[BatchAction]:
         """End lines that have started: all of them, or those of a class that wait for an engine."""
@@ -357,11 +297,7 @@ class OpenBatches:
 
     def check_invariants(self) -> None:
         """Check that counts are the sums of what has started. For tests."""
-        started = [line for one in self._batches.values() for line in one.started.values()]
-        assert self._num_started == len(started) <= MAX_STARTED
-        assert self._num_offline == sum(line.objective == "offline" for line in started)
-        assert self._num_waiting == sum(not line.is_sent for line in started) <= MAX_WAITING
-        assert self._num_bytes == sum(line.num_bytes for line in started)
+        self._started.check_invariants(self._batches.values())
         assert [one for one in self._batches.values() if one.stage != "closed"] == [
             one for one in self._batches.values() if one.record.id in self._open
         ]

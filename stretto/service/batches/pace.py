@@ -41,6 +41,11 @@ class BatchPace:
         """Count a line that was answered."""
         self._num_answered += 1
 
+    def clock_set_back(self, now_s: float) -> None:
+        """Measure anew: the clock shows an earlier time than before."""
+        self._num_answered, self._looked_s = 0, now_s
+        self.next_look_s = now_s + self._look_s
+
     def look(self, num_left: int, now_s: float) -> bool:
         """Look whether a batch with so many lines left keeps its window; return whether it is raised now, and
         was not before.

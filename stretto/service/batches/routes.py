@@ -14,6 +14,7 @@ POST   /v1/batches/{batch}/cancel   ends it
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from time import time
 from typing import TypeVar
@@ -21,7 +22,7 @@ from urllib.parse import parse_qs
 
 from stretto.http.client.headers import value_of
 from stretto.http.client_request import ClientRequest
-from stretto.http.refusals import Refused, over_limit
+from stretto.http.refusals import OVER_LIMIT, Refused, draining, over_limit
 from stretto.http.routes import Route
 from stretto.model.errors import NotSaved
 from stretto.service.app import ServiceApp
@@ -31,8 +32,8 @@ from stretto.service.batches.store import BatchStore, new_id
 from stretto.service.batches.upload import Upload
 from stretto.service.batches.wanted_batch import ENDPOINTS, read_batch, read_upload
 from stretto.service.openai.errors import invalid
-from stretto.service.refusals import draining
-from stretto.service.request import ServiceRequest
+from stretto.service.request import Admitted, ServiceRequest
+from stretto.service.tenants import Tenant
 
 MAX_FILE_BYTES = 200_000_000
 """Largest input file, as OpenAI has it."""
@@ -52,12 +53,19 @@ class BatchRoutes:
     """The handlers of files and batches.
 
     Args:
+        kept_s: seconds after which files expire that say nothing else.
         is_draining: whether the service takes no new work.
     """
 
     def __init__(
-        self, app: ServiceApp, store: BatchStore, runner: BatchRunner, is_draining: Callable[[], bool]
+        self,
+        app: ServiceApp,
+        store: BatchStore,
+        runner: BatchRunner,
+        kept_s: float,
+        is_draining: Callable[[], bool],
     ) -> None:
+        self._kept_s = kept_s
         self._app = app
         self._store = store
         self._runner = runner
@@ -84,6 +92,8 @@ class BatchRoutes:
     # --- files
 
     def _sink(self, request: ClientRequest) -> Upload:
+        if isinstance(request.found, Admitted) and request.found.tenant is not None:
+            self._check_room(request.found.tenant, 1)
         kind = (value_of(request.headers, b"content-type") or b"").decode("latin-1")
         return Upload(kind, self._store.path(f"{new_id('upload-')}.part"))
 
@@ -96,7 +106,9 @@ class BatchRoutes:
             parts, num_bytes = await request.unless_left(sink.finish())
             wanted = read_upload(parts, num_bytes, MAX_FILE_BYTES)
             now_s = int(time())
-            expires_at = None if wanted.kept_s is None else now_s + wanted.kept_s
+            self._check_room(request.tenant, num_bytes)
+            kept_s = self._kept_s if wanted.kept_s is None else wanted.kept_s
+            expires_at = None if math.isinf(kept_s) else now_s + int(kept_s)
             file = StoredFile(
                 new_id("file-"), request.tenant.name, wanted.filename, "batch", num_bytes, now_s, expires_at
             )
@@ -105,6 +117,13 @@ class BatchRoutes:
         except NotSaved as error:
             raise not_kept(error) from error
         await request.answer_json(file.to_json())
+
+    def _check_room(self, tenant: Tenant, num_bytes: int) -> None:
+        """Check that a tenant may keep so many bytes more. Raises Refused if not."""
+        kept, most = self._store.num_bytes(tenant.name), tenant.limits.file_bytes
+        if kept + num_bytes > most:
+            message = f"files of {kept} bytes are kept, and at most {most} may be: remove some"
+            raise Refused(413, OVER_LIMIT, message, param="file")
 
     async def _list_files(self, request: ServiceRequest) -> None:
         query = _query(request)

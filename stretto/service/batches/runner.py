@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from time import time
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 from stretto.model.errors import JournalError, NotSaved
 from stretto.model.foreign import bug_of
+from stretto.operate.live import BatchPicture
 from stretto.runtime.journal.committer import Committer
 from stretto.service.app import ServiceApp
 from stretto.service.batches.actions import (
@@ -26,6 +28,7 @@ from stretto.service.batches.input_lines import InputRefused, LineRefused
 from stretto.service.batches.line_caller import EndedLine, end_line
 from stretto.service.batches.open_batches import OpenBatches
 from stretto.service.batches.opened_batch import OpenedBatch
+from stretto.service.batches.pictures import pictures
 from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, StoredFile
 from stretto.service.batches.store import BatchStore
 
@@ -43,8 +46,7 @@ class BatchRunner:
     """Runs the batches of a store. An async context manager: lines run inside it.
 
     Args:
-        room_beside: returns how many lines may run now because of requests of others, given the number of
-            lines that run and the time; None for any number.
+        kept_s: seconds after which files are removed that say nothing else, and batches that have ended.
         now: returns the seconds of Unix time.
 
     Attributes:
@@ -56,14 +58,14 @@ class BatchRunner:
         app: ServiceApp,
         store: BatchStore,
         max_line_bytes: int,
-        room_beside: Callable[[int, float], int | None] = lambda num_lines, now_s: None,
+        kept_s: float = math.inf,
         now: Callable[[], float] = time,
     ) -> None:
         self.machine = OpenBatches()
         self._app = app
         self._store = store
         self._max_line_bytes = max_line_bytes
-        self._room_beside = room_beside
+        self._kept_s = kept_s
         self._now = now
         self._opened: dict[str, tuple[OpenedBatch, Committer]] = {}
         self._asking: dict[tuple[str, int], asyncio.Task[EndedLine | None]] = {}
@@ -104,6 +106,10 @@ class BatchRunner:
             self._act(self.machine.cancel(record.id, self._now()))
         return self.machine.get(record.id) or record
 
+    def pictures(self) -> list[BatchPicture]:
+        """Return what the live page shows of the batches that have not ended."""
+        return pictures(self.machine, self._now())
+
     # --- actions
 
     def _act(self, actions: list[BatchAction]) -> None:
@@ -139,16 +145,15 @@ class BatchRunner:
             await asyncio.sleep(_TICK_S)
             now_s = self._now()
             self._act(self.machine.wake(now_s))
-            self._act(self.machine.make_room(self._room_beside(len(self._asking), now_s), now_s))
-            if now_s - self._cleaned_s > _CLEAN_S:
+            if abs(now_s - self._cleaned_s) > _CLEAN_S:  # the clock may be set back
                 self._cleaned_s = now_s
                 await self._remove_expired(now_s)
 
     async def _remove_expired(self, now_s: float) -> None:
-        for file in list(self._store.expired_files(now_s)):
-            if not self.machine.uses(file.id):
+        for one in list(self._store.expired(now_s, self._kept_s)):
+            if not (isinstance(one, StoredFile) and self.machine.uses(one.id)):
                 with suppress(NotSaved):  # tried again later
-                    await self._store.remove(file)
+                    await self._store.remove(one)
 
     async def _open(self, batch: str) -> None:
         record = self.machine.get(batch)
@@ -269,7 +274,7 @@ class BatchRunner:
         if (tenant := self._app.tenants.named(record.tenant)) is None:
             return None
 
-        def sent() -> None:
-            self._act(self.machine.sent(batch, line, self._now()))
+        def sent(is_sent: bool) -> None:
+            self._act(self.machine.sent(batch, line, self._now(), is_sent=is_sent))
 
         return await end_line(self._app, tenant, record.endpoint, line, read, action.objective, sent)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +53,7 @@ class BatchStore:
         self._journal = JournalRecords(folder / "batches.journal", _WORK)
         self._writing = asyncio.Lock()
         self._files: dict[str, dict[str, StoredFile]] = {}
+        self._num_bytes: Counter[str] = Counter()  # of files, those that are being taken in among them
         self._batches: dict[str, dict[str, BatchRecord]] = {}
         for (kind, _), value in self._journal.found.items():
             found: type[StoredFile | BatchRecord] = StoredFile if kind == _FILE else BatchRecord
@@ -86,12 +88,22 @@ class BatchStore:
         """Return the batches of all tenants that have not ended."""
         return [one for own in self._batches.values() for one in own.values() if one.status not in ENDED]
 
-    def expired_files(self, now_s: float) -> Iterator[StoredFile]:
-        """Iterate over the files whose time has come."""
-        for own in self._files.values():
-            for one in own.values():
-                if one.expires_at is not None and one.expires_at <= now_s:
-                    yield one
+    def num_bytes(self, tenant: str) -> int:
+        """Return the bytes of the files of a tenant, those that are being taken in among them."""
+        return self._num_bytes[tenant]
+
+    def expired(self, now_s: float, kept_s: float) -> Iterator[StoredFile | BatchRecord]:
+        """Iterate over the files whose time has come, and the batches that ended `kept_s` seconds ago."""
+        for files in self._files.values():
+            for file in files.values():
+                if now_s >= (file.created_at + kept_s if file.expires_at is None else file.expires_at):
+                    yield file
+        for batches in self._batches.values():
+            for batch in batches.values():
+                if (ended_s := batch.times.get(batch.status)) is None or batch.status not in ENDED:
+                    continue
+                if now_s >= ended_s + kept_s:
+                    yield batch
 
     def path(self, file: str) -> Path:
         """Return where the content of a file is."""
@@ -113,18 +125,24 @@ class BatchStore:
     async def take_in(self, file: StoredFile, content: Path) -> None:
         """Keep a file whose content has come. Raises NotSaved if the disk does not take it."""
         path = self.path(file.id)
-        await asyncio.to_thread(self._move, content, path)
+        self._num_bytes[file.tenant] += file.num_bytes
         try:
+            await asyncio.to_thread(self._move, content, path)
             await self.save(file)
         except NotSaved:
             _remove([path])
             raise
+        finally:
+            self._num_bytes[file.tenant] -= file.num_bytes
 
-    async def remove(self, file: StoredFile) -> None:
-        """Remove a file. Raises NotSaved if the disk does not take that."""
-        await self._write({_key(file): None})
-        self._files.get(file.tenant, {}).pop(file.id, None)
-        await asyncio.to_thread(_remove, [self.path(file.id)])
+    async def remove(self, one: StoredFile | BatchRecord) -> None:
+        """Remove a file, or a batch that has ended. Raises NotSaved if the disk does not take that."""
+        await self._write({_key(one): None})
+        if isinstance(one, BatchRecord):
+            self._batches.get(one.tenant, {}).pop(one.id, None)
+        elif self._files.get(one.tenant, {}).pop(one.id, None) is not None:
+            self._num_bytes[one.tenant] -= one.num_bytes
+            await asyncio.to_thread(_remove, [self.path(one.id)])
 
     async def forget_answers(self, batch: str) -> None:
         """Remove the journal of a batch that has ended."""
@@ -147,7 +165,9 @@ class BatchStore:
 
     def _put(self, one: StoredFile | BatchRecord) -> None:
         if isinstance(one, StoredFile):
-            self._files.setdefault(one.tenant, {})[one.id] = one
+            if one.id not in (own := self._files.setdefault(one.tenant, {})):
+                self._num_bytes[one.tenant] += one.num_bytes
+            own[one.id] = one
         else:
             self._batches.setdefault(one.tenant, {})[one.id] = one
 

@@ -17,12 +17,10 @@ class StartedLine:
     """A line that has started.
 
     Attributes:
-        number: place in the order in which lines have started.
         is_sent: whether it waits no more for an engine.
         is_withdrawn: whether it is to end, because it starts anew or its batch ends.
     """
 
-    number: int
     objective: Objective
     num_bytes: int
     is_sent: bool = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Ending, Finish, Objective, Usage
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from stretto.http.refusals import draining
 from stretto.http.routes import Handler, Route
 from stretto.model.deployment import Replica
 from stretto.model.errors import InternalError, StrettoError
@@ -26,7 +27,6 @@ from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedMod
 from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
 from stretto.service.pool.door import PoolDoor
-from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
 
 

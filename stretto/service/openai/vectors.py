@@ -13,7 +13,7 @@ import numpy as np
 from stretto.costs.tokens import num_tokens
 from stretto.engines.batch.chunking import max_tokens, tokenizer_of
 from stretto.engines.batch.embedding import EmbeddingConfig
-from stretto.graph.compile import ExecutionGraph
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Primitive, Ref
 from stretto.model.deployment import Replica
 from stretto.model.values import Chunk, Hit

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from stretto.http.client_request import ClientRequest
+from stretto.http.refusals import draining
 from stretto.http.routes import Route
 from stretto.http.served import Answerable, Served
 from stretto.model.record import record
@@ -25,7 +26,6 @@ from stretto.router.prompts import check_num_items
 from stretto.router.routes import is_method, is_passed_on, read_target
 from stretto.service.config import DEFAULT_CHAT_TOKENS
 from stretto.service.pool.pool import WorkerPool
-from stretto.service.refusals import draining
 from stretto.service.request import ServiceRequest
 from stretto.wire.errors import RequestRefused
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS

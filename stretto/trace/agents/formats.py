@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from stretto.trace.agents.cache_tester import read_sessions
 from stretto.trace.agents.chat_log import read_chat_log
 from stretto.trace.agents.dag_jsonl import read_dag_jsonl
 from stretto.trace.agents.mooncake import SCHEMA, read_mooncake_trace
 from stretto.trace.agents.requests import AgentTrace
+from stretto.trace.agents.router_record import read_router_record
 from stretto.trace.lines import TraceError, json_lines
 
 READERS: Mapping[str, Callable[[Path], AgentTrace]] = {
     "mooncake": read_mooncake_trace,
     "dag_jsonl": read_dag_jsonl,
     "chat log": read_chat_log,
+    "kv-cache-tester": read_sessions,
+    "router record": read_router_record,
 }
 """Table of the readers, by the name of the format."""
 
@@ -45,6 +49,10 @@ def agent_format(path: Path) -> str | None:
     fields = first.fields
     if fields.get("schema") == SCHEMA or "input_length" in fields or "input_tokens" in fields:
         return "mooncake"
+    if "requests" in fields and "block_size" in fields:
+        return "kv-cache-tester"
+    if "attempts" in fields and "completion_tokens" in fields:
+        return "router record"
     if "turns" in fields or "orchestrator" in fields:
         return "dag_jsonl"
     if "request" in fields:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
 from stretto.trace.agents.prompts import Conversations
 from stretto.trace.agents.requests import AgentRequest, AgentTrace, ChatPrompt, SizedPrompt
@@ -24,13 +24,13 @@ def known_prompts(trace: AgentTrace) -> Iterator[KnownPrompt]:
     conversations = Conversations(trace)
     for request in trace.requests:
         yield _known(request, conversations)
-        conversations.add(request, _made_up_answer(request))
+        conversations.add(request, made_up_answer(request))
 
 
 def _known(request: AgentRequest, conversations: Conversations) -> KnownPrompt:
     prompt, output = request.prompt, request.output_tokens or UNKNOWN_OUTPUT_TOKENS
     if isinstance(prompt, SizedPrompt):
-        blocks: tuple[Hashable, ...] = prompt.blocks or ((request.id,),)
+        blocks: Sequence[Hashable] = prompt.blocks or ((request.id,),)
         size = prompt.block_tokens if prompt.blocks else max(1, prompt.num_tokens)
         return KnownPrompt(blocks, prompt.num_tokens, size, output)
     text = _text(prompt, request, conversations)
@@ -44,7 +44,8 @@ def _text(prompt: ChatPrompt, request: AgentRequest, conversations: Conversation
     return "".join(json.dumps(part, sort_keys=True) for part in (*prompt.tools, *messages))
 
 
-def _made_up_answer(request: AgentRequest) -> str:
+def made_up_answer(request: AgentRequest) -> str:
+    """Return an answer of the recorded length, for a trace that does not have its text."""
     answer = f"answer to {request.id} "
     length = _CHARS_PER_TOKEN * (request.output_tokens or UNKNOWN_OUTPUT_TOKENS)
     return (answer * (1 + length // len(answer)))[:length]

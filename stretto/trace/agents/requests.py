@@ -6,7 +6,7 @@ All readers of trace files give this description, and all drivers take it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -48,17 +48,45 @@ class After:
     event: Literal["end", "start"] = "end"
 
 
+class BlockRuns(Sequence[int]):
+    """Ids of blocks as (first id, number) pairs of consecutive ids, which take little memory."""
+
+    __slots__ = ("_length", "runs")
+
+    def __init__(self, runs: tuple[tuple[int, int], ...]) -> None:
+        self.runs = tuple(run for run in runs if run[1] > 0)
+        self._length = sum(number for _, number in runs)
+
+    def first(self, number: int) -> BlockRuns:
+        """Return the first ids, so many or all."""
+        kept, left = [], number
+        for first, count in self.runs:
+            kept.append((first, min(count, left)))
+            left -= kept[-1][1]
+        return BlockRuns(tuple(kept))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        for first, number in self.runs:
+            yield from range(first, first + number)
+
+    def __getitem__(self, place: Any) -> Any:
+        return tuple(self)[place]
+
+
 @dataclass(frozen=True, slots=True)
 class SizedPrompt:
     """A prompt of which only the length is known, and which of its blocks it shares with other prompts.
 
     Attributes:
         blocks: ids of the prompt's pieces of `block_tokens` tokens (the last may be shorter). Equal ids in
-            equal places are equal prefixes. An empty tuple shares nothing with others.
+            equal places are equal prefixes. An empty sequence shares nothing with others.
     """
 
     num_tokens: int
-    blocks: tuple[int, ...] = ()
+    blocks: Sequence[int] = ()
     block_tokens: int = 512
 
 

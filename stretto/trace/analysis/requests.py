@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stretto.graph.graph import ANSWER, Constant, Graph, Primitive, Slot
-from stretto.graph.ops import OPS, Ops
+from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.model.errors import GraphError
 
 

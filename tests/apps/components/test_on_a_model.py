@@ -22,7 +22,8 @@ def outputs(
     folder: Path, app: Template, inputs: Mapping[str, object], tools: tuple[Tool, ...] = ()
 ) -> list[Mapping[str, Any]]:
     """Run the app without passes, with all of them, and once more with what is cached by then."""
-    from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+    from stretto.engines.transformer.engine import TransformerLLM
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     llm = deploy(
         "llm", TransformerLLM, TransformerConfig(folder), contract="llm", keeps_state=True, profile=Profile()

@@ -72,7 +72,8 @@ def test_roles_reach_the_engine() -> None:
 def test_a_model_writes_the_same_with_and_without_passes(
     has_template: bool, tiny_checkpoint: Path, tiny_chat_checkpoint: Path
 ) -> None:
-    from stretto.engines.transformer.engine import TransformerConfig, TransformerLLM
+    from stretto.engines.transformer.engine import TransformerLLM
+    from stretto.engines.transformer.engine_config import TransformerConfig
 
     config = TransformerConfig(tiny_chat_checkpoint if has_template else tiny_checkpoint)
     llm = deploy("llm", TransformerLLM, config, contract="llm", keeps_state=True, profile=Profile())

@@ -14,7 +14,7 @@ from stretto.apps.components.component import Component, Input
 from stretto.apps.template import Template
 from stretto.components import Condition, FirstPresent, LLMCall, Reranking, Searching, ToolCall
 from stretto.graph.graph import Graph
-from stretto.graph.ops import OPS
+from stretto.graph.op_table import OPS
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.errors import ConfigError, EngineFailure, TemplateError
 from stretto.model.tasks import Decode, LLMTask

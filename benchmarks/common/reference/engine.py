@@ -101,8 +101,8 @@ class ReferenceLLM:
         with one_load(f"the checkpoint {config.path}"):
             import torch
 
-            from stretto.engines.reference.checkpoint import load_checkpoint
-            from stretto.engines.reference.prefix_store import PrefixStore
+            from benchmarks.common.reference.checkpoint import load_checkpoint
+            from benchmarks.common.reference.prefix_store import PrefixStore
         torch.set_num_threads(config.num_threads)
         self._max_running = config.max_running
         self._tokenizer, self._model = load_checkpoint(Path(config.path), config.dtype, config.device)

@@ -1,0 +1,1 @@
+"""What a batch gets beside people, in virtual time."""

@@ -1,0 +1,254 @@
+"""The ops that Stretto comes with: one row says all that the rest of the system must know about an op.
+
+A new op is a row (here, or `Vocabulary.with_op`), an engine that runs it, and a component that lowers to it.
+Source: Teola Table 1, extended by what its limits section lacks (chunk, web_search, call, select, expand).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stretto.costs.tokens import num_tokens
+from stretto.documents.support import best_supported, is_answered, nearest, quote
+from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
+from stretto.graph.ops import ANYTHING, OUTSIDE, Inputs, Ops, OpSpec, Port, Settings
+from stretto.graph.types import item_type, list_of
+from stretto.model.errors import BadReply
+from stretto.model.tools import AgentRun, RunEnd, ToolResult
+from stretto.model.values import ABSENT, Hit, as_text, document_order
+
+
+def _result_setting(primitive: Primitive, _: Sequence[str]) -> str:
+    return str(primitive.setting("result") or "any")
+
+
+def _called_changes(primitive: Primitive) -> str:
+    return OUTSIDE if primitive.setting("effects") else ""
+
+
+def _grown_reads(primitive: Primitive) -> str:
+    return "" if primitive.setting("access") == "none" else ANYTHING
+
+
+def _grown_changes(primitive: Primitive) -> str:
+    return "" if primitive.setting("access") in ("none", "reads") else ANYTHING
+
+
+def _decoded(primitive: Primitive, _: Sequence[str]) -> str:
+    return "list[text]" if primitive.setting("items") else "text"
+
+
+def _first(_: Primitive, types: Sequence[str]) -> str:
+    return types[0] if types else "any"
+
+
+def _aggregated(primitive: Primitive, types: Sequence[str]) -> str:
+    if primitive.setting("join") is not None:
+        return "text"
+    if primitive.setting("best") is not None:
+        return "list[hit]"
+    if not types:
+        return "any"
+    return types[0] if item_type(types[0]) else list_of(types[0])
+
+
+def _condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    value = inputs["value"]
+    wanted = settings.get("equals")
+    if wanted is None:
+        holds = bool(value)
+    elif isinstance(value, str):
+        said, word = value.lstrip(" \t\r\n\"'*`").casefold(), str(wanted).casefold()
+        holds = said.startswith(word) and not said[len(word) : len(word) + 1].isalnum()
+    else:
+        holds = value == wanted
+    return {"yes": value if holds else ABSENT, "no": ABSENT if holds else value}
+
+
+def _select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
+    return {"": next((value for value in inputs.values() if value is not ABSENT), ABSENT)}
+
+
+def _quote(inputs: Inputs, _: Settings) -> Mapping[str, object]:
+    """Return the sentence of the hits that answers the question best."""
+    passages = [as_text(hit) for hit in _flat_hits(inputs["hits"])]
+    return {"": quote(as_text(inputs["question"]), passages) or ABSENT}
+
+
+def _supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    """Choose the first present draft that the quote supports, else the quote. Say that there is no answer if
+    the hits do not answer the question.
+    """
+    fixed = ("question", "hits", "quote")
+    drafts = [as_text(value) for name, value in inputs.items() if name not in fixed and value is not ABSENT]
+    share = settings["share"]
+    assert isinstance(share, int | float)
+    question, quoted = as_text(inputs["question"]), as_text(inputs["quote"])
+    if not is_answered(question, [as_text(hit) for hit in _flat_hits(inputs["hits"])]):
+        return {"": nearest(question, quoted)}
+    return {"": best_supported(question, quoted, drafts, share)}
+
+
+def _flat_hits(value: object) -> list[Hit]:
+    if isinstance(value, Hit):
+        return [value]
+    assert isinstance(value, list | tuple)
+    return [hit for item in value if item is not ABSENT for hit in _flat_hits(item)]
+
+
+def _best_hits(values: Sequence[object], best: int, distinct: bool) -> list[Hit]:
+    """Return the `best` highest-scoring hits of all lists; with `distinct`, each chunk once, with its best
+    score.
+    """
+    ranked = document_order(_flat_hits(values))
+    if distinct:
+        first: dict[tuple[str, int], Hit] = {}
+        for hit in ranked:
+            first.setdefault((hit.chunk.source, hit.chunk.index), hit)
+        ranked = list(first.values())
+    return ranked[:best]
+
+
+def _aggregate(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    """Combine the present values as the settings say; the order is by port and index, never by arrival."""
+    values = [value for value in inputs.values() if value is not ABSENT]
+    if not values:
+        return {"": ABSENT}
+    best, join = settings.get("best"), settings.get("join")
+    if best is not None:
+        assert isinstance(best, int)
+        return {"": _best_hits(values, best, bool(settings.get("distinct")))}
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    items = [item for item in items if item is not ABSENT]
+    if join is not None:
+        return {"": _joined(items, str(join)) if items else ABSENT}
+    return {"": items}
+
+
+def _joined(items: Sequence[object], separator: str) -> str:
+    try:
+        return separator.join(map(as_text, items))
+    except TypeError as error:
+        raise BadReply(f"{error}; the transform to_json makes one") from error
+
+
+def _agent_run(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    """Make the record of an agent's run of its answer and the results of its turns."""
+    turns = [value for port, value in inputs.items() if port != "answer" and isinstance(value, list)]
+    calls = tuple(tuple(one for one in turn if isinstance(one, ToolResult)) for turn in turns)
+    ended: RunEnd = "max_turns" if settings.get("ended") == "max_turns" else "answered"
+    return {"": AgentRun(str(inputs["answer"]), ended, calls)}
+
+
+def _num_hits(inputs: Inputs) -> int:
+    hits = inputs["hits"]
+    return max(1, len(hits)) if isinstance(hits, Sequence) else 1
+
+
+def _text_tokens(inputs: Inputs) -> int:
+    return num_tokens(as_text(inputs["texts"]))
+
+
+def _pair_tokens(inputs: Inputs) -> int:
+    hits = inputs["hits"]
+    if not isinstance(hits, Sequence):
+        return 1
+    question = num_tokens(as_text(inputs["question"]))
+    return max(1, sum(question + num_tokens(as_text(hit)) for hit in hits))
+
+
+_SPECS = (
+    OpSpec("chunk", (Port("files", "document"),), "list[chunk]", flatten=True),
+    OpSpec("embed", (Port("texts", "text|chunk|hit"),), "vector", tokens=_text_tokens),
+    OpSpec(
+        "ingest",
+        (Port("chunks", "chunk"), Port("vectors", "vector"), Port("collection", "text", optional=True)),
+        "effect",
+        is_idempotent=True,  # a chunk that is there already is replaced
+        changes="collection",
+    ),
+    OpSpec(
+        "search",
+        (
+            Port("queries", "vector"),
+            Port("index", "effect", optional=True),
+            Port("collection", "text", optional=True),
+        ),
+        "list[hit]",
+        reads="collection",
+    ),
+    OpSpec(
+        "rerank",
+        (Port("question", "text"), Port("hits", "list[hit]")),
+        "list[hit]",
+        units=_num_hits,
+        tokens=_pair_tokens,
+    ),
+    OpSpec("web_search", (Port("queries", "text"),), "list[hit]", reads=OUTSIDE),
+    OpSpec("call", (Port("inputs", variadic=True),), _result_setting, reads=OUTSIDE, changes=_called_changes),
+    OpSpec("transform", (Port("value"),), "any"),
+    OpSpec("prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"),
+    OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm", optional_outputs=(Port(ANSWER, "kv"),)),
+    OpSpec(
+        "condition",
+        (Port("value"),),
+        _first,
+        runs_on=None,
+        outputs=("yes", "no"),
+        evaluate=_condition,
+    ),
+    OpSpec(
+        "select",
+        (Port("options", variadic=True, optional=True),),
+        _first,
+        runs_on=None,
+        evaluate=_select,
+        passes_over_failures=True,
+    ),
+    OpSpec(
+        "quote",
+        (Port("question", "text"), Port("hits", "list[hit]")),
+        "text",
+        runs_on=None,
+        evaluate=_quote,
+    ),
+    OpSpec(
+        "supported",
+        (
+            Port("question", "text"),
+            Port("hits", "list[hit]"),
+            Port("quote", "text"),
+            Port("drafts", "text", variadic=True, optional=True),
+        ),
+        "text",
+        runs_on=None,
+        evaluate=_supported,
+        passes_over_failures=True,
+    ),
+    OpSpec(
+        "aggregate",
+        (Port("values", variadic=True, optional=True),),
+        _aggregated,
+        runs_on=None,
+        evaluate=_aggregate,
+    ),
+    OpSpec(
+        "agent_run",
+        (Port("answer", "text"), Port("turns", variadic=True)),
+        "record",
+        runs_on=None,
+        evaluate=_agent_run,
+    ),
+    OpSpec(
+        "expand",
+        (Port("inputs", variadic=True),),
+        _result_setting,
+        runs_on=None,
+        optional_outputs=(Port(RECORD, "record"),),
+        reads=_grown_reads,
+        changes=_grown_changes,
+    ),
+)
+
+OPS = Ops(_SPECS)
+"""Table of the ops that Stretto comes with."""

@@ -1,0 +1,357 @@
+"""The machine that watches whether prompts of each kind of program begin as earlier ones did.
+
+- **What is seen of each prompt** is its key alone: the hashes of its blocks, which the router has for its
+  placement. A prompt that should begin as an earlier one of its program, or as openings of its kind, and does
+  not, *loses* the blocks behind the first one that differs.
+- **Texts** are looked at where a kind loses blocks: a few prompts at first, then a sample, and ever fewer
+  where nothing is found. Two prompts of a kind are compared (`comparison.py`): a change before text that
+  stays is evidence of a *fault*.
+- **A fault** is told when it has been seen several times at the same place. What changes as a time or an id
+  does, or in the order of tools or keys, is a fault wherever it is seen; other text only where most prompts
+  of the kind lose by it, because a conversation may be rewritten now and then.
+- **Openings** of two conversations may have text in common behind what differs, such as a file that both have
+  read. Only what all of them have in common stays.
+
+The machine is pure and needs no clock. Kinds, keys and texts that are kept are bounded; those of the kinds
+that were used longest ago are forgotten first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stretto.cluster.block_hashes import BlockHash
+from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
+from stretto.operate.prefix.comparison import LEAST_TOKENS, Change, best_match, compare
+from stretto.operate.prefix.redaction import Rule
+from stretto.operate.prefix.seen_prompt import CHARS_PER_TOKEN, SeenPrompt
+
+_MAX_KINDS = 256
+_MAX_LOOKED_KINDS = 16
+"""Kinds of which texts are kept."""
+_MAX_SAMPLES = 6
+"""Prompts of a kind whose texts are kept."""
+_MAX_PROGRAMS = 4096
+_MAX_THREADS = 3
+"""Conversations of a program that are told apart by their beginnings."""
+_MAX_OPENINGS = 4
+"""Openings of a kind to which another one is compared."""
+_MAX_BLOCKS = 1024
+"""Blocks of a prompt that are compared."""
+_MAX_FAULTS = 16
+"""Places of a kind at which changes are counted."""
+_MAX_TOTALS = 500
+_MAX_SKIPPED = 64
+_SKIPPED_WHEN_TOLD = 32
+"""Losing prompts between two looks, where nothing is found, at most; and at a kind whose fault is known."""
+_FEW_LOOKS = 8
+_LEAST_SEEN = 3
+"""Changes at one place from which on they may be a fault."""
+_MOST_PROMPTS = 0.33
+"""Share of prompts that lose by a change that is weak evidence, before it is a fault."""
+_STRONG: frozenset[Rule] = frozenset(("time", "id", "order of tools", "order of keys"))
+_HISTORY = "history"
+
+
+class PromptKind(NamedTuple):
+    """What programs have in common whose prompts are compared.
+
+    Attributes:
+        owner: name of the tenant, or digest of the client's key.
+        tenant: name of the tenant; "" where there are none.
+        model: model that is asked, as the client names it.
+        path: path that is asked.
+        shape: names of the request's fields and tools, or a digest of them.
+    """
+
+    owner: str
+    tenant: str
+    model: str
+    path: str
+    shape: str
+
+
+class Loss(NamedTuple):
+    """What requests have lost: how many of them, and the tokens and seconds of their prefills."""
+
+    num_requests: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def plus(self, other: Loss, sign: int = 1) -> Loss:
+        """Return the sum of two, or with a sign of -1 their difference."""
+        return Loss(
+            self.num_requests + sign * other.num_requests,
+            self.tokens + sign * other.tokens,
+            self.seconds + sign * other.seconds,
+        )
+
+
+_NOTHING = Loss()
+
+
+class ToldLoss(NamedTuple):
+    """What was lost by a fault since it was told last."""
+
+    fault: Fault
+    loss: Loss
+
+
+@dataclass(slots=True)
+class Fault:
+    """Changes at one place of the prompts of a kind.
+
+    Attributes:
+        num_seen: comparisons that found it.
+        num_requests: requests that lose by it, as far as a sample tells.
+        lost_tokens, lost_s: tokens that these requests had to have computed again, and the seconds of that.
+        last: the change that was found last.
+        program: a program that has it; "" if it has no name.
+        told: what of the loss was told before.
+    """
+
+    last: Change
+    program: str = ""
+    num_seen: int = 0
+    num_requests: int = 0
+    num_openings: int = 0
+    lost_tokens: int = 0
+    lost_s: float = 0.0
+    told: Loss = _NOTHING
+    rules: Counter[Rule] = field(default_factory=Counter)
+    stays: Mapping[int, int] | None = None
+
+    @property
+    def rule(self) -> Rule:
+        """What changes there most often."""
+        return self.rules.most_common(1)[0][0]
+
+    def add(self, change: Change, loss: Loss, *, is_opening: bool) -> None:
+        """Take one more comparison that has found it, for some requests that lose by it."""
+        self.last = change
+        self.num_seen += 1
+        self.rules[change.rule] += 1
+        self.num_requests += loss.num_requests
+        self.num_openings += loss.num_requests * is_opening
+        self.lost_tokens += loss.tokens
+        self.lost_s += loss.seconds
+        if is_opening:
+            had = self.stays
+            self.stays = (
+                change.stays if had is None else {key: n for key, n in change.stays.items() if key in had}
+            )
+
+    def is_told(self, kind: _Kind) -> bool:
+        """Return whether there is enough evidence that it is a fault of the kind's programs."""
+        num_same, num_openings = self.num_requests - self.num_openings, self.num_openings
+        if self.num_openings and not num_same and self._num_stays < LEAST_TOKENS * CHARS_PER_TOKEN:
+            return False
+        if self.num_seen < _LEAST_SEEN:
+            return False
+        if self.rule in _STRONG and self.last.place != _HISTORY:
+            return True
+        num_later, num_all_openings = kind.looked_at
+        is_usual = num_same >= _MOST_PROMPTS * max(1, num_later)
+        return is_usual or num_openings >= _MOST_PROMPTS * max(1, num_all_openings)
+
+    def tell(self) -> Loss:
+        """Return what was lost since this was called last."""
+        before, self.told = self.told, Loss(self.num_requests, self.lost_tokens, self.lost_s)
+        return self.told.plus(before, -1)
+
+    @property
+    def _num_stays(self) -> int:
+        return sum(self.stays.values()) if self.stays else 0
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What is known of a kind.
+
+    Attributes:
+        num_later, num_openings: requests that go on with a program, and that begin one.
+        looked_at: what these were at the last look.
+        skips: losing prompts to pass over between two looks; `num_skipped` were.
+        followed: program of which the next losing prompt is looked at, too.
+        pending: requests since the last look that have lost blocks, and their tokens.
+    """
+
+    num_later: int = 0
+    num_openings: int = 0
+    num_looks: int = 0
+    num_skipped: int = 0
+    skips: int = 0
+    followed: str = ""
+    looked_at: tuple[int, int] = (0, 0)
+    pending: list[int] = field(default_factory=lambda: [0, 0])
+    openings: list[_Print] = field(default_factory=list)
+    samples: list[SeenPrompt] = field(default_factory=list)
+    faults: dict[tuple[str, str], Fault] = field(default_factory=dict)
+
+
+class _Print(NamedTuple):
+    """The beginning of a key: the hashes of its blocks, joined."""
+
+    hashes: bytes
+    num_blocks: int
+
+    def common(self, other: _Print) -> int:
+        """Return how many blocks are the same. As hashes are chained, all before an equal one are."""
+        low, high = 0, min(len(self.hashes), len(other.hashes)) // HASH_BYTES
+        while low < high:
+            middle = (low + high + 1) // 2
+            end = middle * HASH_BYTES
+            if self.hashes[end - HASH_BYTES : end] == other.hashes[end - HASH_BYTES : end]:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+class PrefixGuard:
+    """The state machine that finds faults of prompts; see above.
+
+    Args:
+        looks_at_all: whether the texts of all prompts that lose blocks are wanted, and not of a sample.
+    """
+
+    def __init__(self, *, looks_at_all: bool = False) -> None:
+        self._looks_at_all = looks_at_all
+        self._kinds: OrderedDict[PromptKind, _Kind] = OrderedDict()
+        self._totals: dict[tuple[str, str, Rule], Loss] = {}
+        self._prints: OrderedDict[tuple[PromptKind, str], list[_Print]] = OrderedDict()
+
+    def arrived(self, kind: PromptKind, program: str, hashes: Sequence[BlockHash], block_tokens: int) -> bool:
+        """Note a prompt by the hashes of its blocks; return whether its text is wanted, by `looked`.
+
+        Args:
+            program: name of its program; "" if it has none.
+        """
+        found = self._kind(kind)
+        begin = _Print(pack_hashes(hashes)[: _MAX_BLOCKS * HASH_BYTES], len(hashes))
+        num_lost = self._lost_blocks(kind, found, program, begin)
+        if num_lost * block_tokens < LEAST_TOKENS:
+            return False
+        found.pending[0] += 1
+        found.pending[1] += num_lost * block_tokens
+        if self._looks_at_all or (program and found.followed == program):
+            return True
+        if found.num_skipped < found.skips:
+            found.num_skipped += 1
+            return False
+        found.num_skipped = 0
+        return True
+
+    def _kind(self, kind: PromptKind) -> _Kind:
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = _Kind()
+            if len(self._kinds) > _MAX_KINDS:
+                self._kinds.popitem(last=False)
+        else:
+            self._kinds.move_to_end(kind)
+        return found
+
+    def _lost_blocks(self, kind: PromptKind, found: _Kind, program: str, begin: _Print) -> int:
+        """Return how many blocks of an earlier prompt a prompt should begin with and does not."""
+        threads = self._prints.get((kind, program)) if program else None
+        if threads is None:
+            found.num_openings += 1
+            others, found.openings = found.openings, [*found.openings[1 - _MAX_OPENINGS :], begin]
+            if program:
+                self._prints[kind, program] = [begin]
+                if len(self._prints) > _MAX_PROGRAMS:
+                    self._prints.popitem(last=False)
+        else:
+            found.num_later += 1
+            others = threads
+            self._prints.move_to_end((kind, program))
+        best = max(others, key=begin.common, default=None)
+        if best is None:
+            return 0
+        num_common = begin.common(best)
+        if threads is not None:
+            if 2 * num_common >= best.num_blocks or len(threads) >= _MAX_THREADS:
+                threads.remove(best)
+            threads.append(begin)
+        return min(best.num_blocks, begin.num_blocks) - num_common
+
+    def looked(self, kind: PromptKind, prompt: SeenPrompt, token_s: float = 0.0) -> ToldLoss | None:
+        """Look at the text of a prompt that was wanted; return what was lost by the fault that it has, if
+        that is known well enough.
+
+        Args:
+            token_s: seconds of the prefill of a token.
+        """
+        found = self._kinds.get(kind)
+        if found is None:
+            return None
+        if not found.samples:
+            self._make_room()
+        other = best_match(prompt, found.samples)
+        found.samples = [*found.samples[1 - _MAX_SAMPLES :], prompt]
+        found.num_looks += 1
+        (num_requests, num_tokens), found.pending = found.pending, [0, 0]
+        found.looked_at = found.num_later, found.num_openings
+        found.followed = "" if found.followed == prompt.program else prompt.program
+        compared = None if other is None else compare(other, prompt)
+        if compared is None or (change := compared.change) is None or change.lost_tokens < LEAST_TOKENS:
+            few = found.num_looks < _FEW_LOOKS or (compared is not None and compared.change is not None)
+            found.skips = 0 if few else min(_MAX_SKIPPED, max(1, 2 * found.skips))
+            return None
+        fault = self._fault(found, change, prompt.program)
+        num_tokens = min(num_tokens, num_requests * change.lost_tokens)
+        loss = Loss(num_requests, num_tokens, num_tokens * token_s)
+        fault.add(change, loss, is_opening=not compared.is_same_conversation)
+        found.skips = _SKIPPED_WHEN_TOLD if fault.num_seen >= _FEW_LOOKS else 0
+        if not fault.is_told(found):
+            return None
+        told = fault.tell()
+        self._count(kind, fault.rule, told)
+        return ToldLoss(fault, told)
+
+    def _count(self, kind: PromptKind, rule: Rule, loss: Loss) -> None:
+        key = (kind.tenant, kind.model, rule)
+        if key not in self._totals and len(self._totals) >= _MAX_TOTALS:
+            key = ("", "other", rule)
+        self._totals[key] = self._totals.get(key, _NOTHING).plus(loss)
+
+    def totals(self) -> Mapping[tuple[str, str, Rule], Loss]:
+        """Return what was lost by faults, by tenant, model and rule."""
+        return self._totals
+
+    def _fault(self, kind: _Kind, change: Change, program: str) -> Fault:
+        """Return the changes at a place of a kind's prompts."""
+        what = change.rule if change.rule.startswith(("order", "set")) else "value"
+        key = (change.place, what)
+        if (fault := kind.faults.get(key)) is None:
+            if len(kind.faults) >= _MAX_FAULTS:
+                least = min(kind.faults, key=lambda one: kind.faults[one].num_seen)
+                del kind.faults[least]
+            fault = kind.faults[key] = Fault(change)
+        fault.program = program or fault.program
+        return fault
+
+    def _make_room(self) -> None:
+        """Forget texts of the kind that was used longest ago, if too many kinds have some."""
+        looked_at = [kind for kind in self._kinds.values() if kind.samples]
+        if len(looked_at) >= _MAX_LOOKED_KINDS:
+            looked_at[0].samples = []
+
+    def faults(self) -> Iterator[tuple[PromptKind, Fault]]:
+        """Yield the faults for which there is enough evidence."""
+        for name, kind in self._kinds.items():
+            yield from ((name, fault) for fault in kind.faults.values() if fault.is_told(kind))
+
+    @property
+    def num_texts(self) -> int:
+        """Number of prompts whose texts are kept."""
+        return sum(len(kind.samples) for kind in self._kinds.values())
+
+    @property
+    def num_kinds(self) -> int:
+        """Number of kinds that are known."""
+        return len(self._kinds)

@@ -1,0 +1,90 @@
+"""Which part of a line has changed, what it is, and the line without what it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+Rule: TypeAlias = Literal[
+    "time", "id", "number", "text", "order of tools", "order of keys", "order of text", "set of tools"
+]
+"""What changes in prompts of a kind."""
+
+_MOST_SHOWN = 40
+"""Characters of a line that are shown on each side of what changes."""
+_MOST_LINE = 2000
+"""Characters of a line that are looked at on each side of its first change."""
+_MONTHS = "jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ]\d\d(?::?\d\d){0,2}(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
+    r"|\d{1,2}:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[ap]m\b)?"
+    r"|\d{1,2}[./]\d{1,2}[./](?:\d{4}|\d\d)\b"
+    rf"|\b(?:{_MONTHS})[a-z]* \d{{1,2}}\b(?:,? \d{{4}})?|\b\d{{1,2}}\.? (?:{_MONTHS})[a-z]*\b(?:,? \d{{4}})?"
+    r"|\b(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
+    r"|\b1[5-9]\d{8}(?:\d{3})?(?:\.\d+)?\b",
+    re.IGNORECASE,
+)
+_ID = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|\b(?=[a-z_-]*\d)(?=[\d_-]*[a-z])[a-z\d_-]{5,}\b|\b[0-9a-f]{8,}\b|\b\d{9,}\b",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"\d[\d.,%/]*")
+_LONG_WORD = re.compile(r"[^\s\"'`<>(){}\[\],;:=]{20,}|(?=[A-Za-z]*\d)[A-Za-z\d+_-]{12,}")
+"""What may be a key or a password."""
+
+
+class ChangedLine(NamedTuple):
+    """How a line has changed.
+
+    Attributes:
+        rule: what the changed part is.
+        shown: the line without it, and without what may be secret.
+    """
+
+    rule: Rule
+    shown: str
+
+
+def changed_line(before: str, now: str, at: int, *, masks_words: bool) -> ChangedLine:
+    """Return how a line has changed.
+
+    Args:
+        at: place of the first change, in characters.
+        masks_words: whether letters and digits are masked too, where the line may be what somebody has said.
+    """
+    lo = max(0, at - _MOST_LINE)
+    before, now, at = before[lo : at + _MOST_LINE], now[lo : at + _MOST_LINE], at - lo
+    most = min(len(before), len(now)) - at
+    same = 0
+    while same < most and before[-1 - same] == now[-1 - same]:
+        same += 1
+    spans = [(at, max(at + 1, len(text) - same)) for text in (before, now)]
+    rule, (begin, end) = _rule_of((before, now), spans)
+    head, tail = now[max(0, begin - _MOST_SHOWN) : begin], now[end : end + _MOST_SHOWN]
+    head, tail = (_masked(part, masks_words=masks_words) for part in (head, tail))
+    return ChangedLine(rule, f"{head}⟨{rule}⟩{tail}".strip())
+
+
+def _rule_of(lines: Sequence[str], spans: Sequence[tuple[int, int]]) -> tuple[Rule, tuple[int, int]]:
+    """Return what has changed between two lines at two places, and the whole of it in the second line."""
+    rules: tuple[tuple[Rule, re.Pattern[str]], ...] = (("time", _TIME), ("id", _ID), ("number", _NUMBER))
+    for rule, pattern in rules:
+        found = [
+            next(((m.start(), m.end()) for m in pattern.finditer(line) if m.start() <= lo < m.end()), None)
+            for line, (lo, _) in zip(lines, spans, strict=True)
+        ]
+        if found[1] is not None and (found[0] is not None or rule == "id"):
+            begin, end = found[1]
+            rest = lines[1][end : spans[1][1]]
+            if len(rest) <= 2 * (end - begin) + _MOST_SHOWN:  # else far more changes than that
+                return rule, (begin, max(end, spans[1][1]))
+    return "text", spans[1]
+
+
+def _masked(text: str, *, masks_words: bool) -> str:
+    text = "".join(c if c.isprintable() else " " for c in text)
+    if masks_words:
+        return "".join("x" if c.isalpha() else "0" if c.isdigit() else c for c in text)
+    return _LONG_WORD.sub("…", text)

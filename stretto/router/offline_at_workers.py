@@ -1,0 +1,156 @@
+"""The offline requests at workers: where one may begin, and which have to leave.
+
+They give way to all others, so that neither these nor the placement policy see them in the table of workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from stretto.cluster.instance_view import InstanceView
+from stretto.cluster.instances import InstanceTable
+from stretto.cluster.kept_free import KeptFree, Rooms
+from stretto.cluster.offline_room import SHARE, OfflineRoom
+from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.model.profile import Profile
+from stretto.router.messages import Ticket, WorkerId
+
+_REASON = "most room for offline work"
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineRules:
+    """What decides how much offline work runs at workers.
+
+    Attributes:
+        new_room: returns the room of a worker with a profile.
+        kept_free: returns what says how many workers others use.
+    """
+
+    new_room: Callable[[Profile], OfflineRoom] = OfflineRoom
+    kept_free: Callable[[], KeptFree] = KeptFree
+
+
+USUAL_RULES = OfflineRules()
+
+
+class OfflineAtWorkers:
+    """The rooms for offline requests at the workers of a table."""
+
+    def __init__(self, table: InstanceTable, rules: OfflineRules) -> None:
+        self._table = table
+        self._new_room = rules.new_room
+        self._rooms: dict[WorkerId, OfflineRoom] = {}
+        self._kept_free = rules.kept_free()
+
+    def join(self, view: InstanceView) -> None:
+        """Add a worker."""
+        self._rooms.setdefault(view.id, self._new_room(view.profile))
+
+    def leave(self, worker: WorkerId) -> None:
+        """Remove a worker."""
+        self._rooms.pop(worker, None)
+
+    @property
+    def num_running(self) -> int:
+        """Number of offline requests that run."""
+        return sum(view.num_offline for view in self._table)
+
+    def started(self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float) -> None:
+        """Note that a request is sent to the worker that was chosen for it."""
+        is_offline, view = is_offline_request(request), self._table.get(choice.instance)
+        num_new = max(0, request.num_tokens - choice.held_tokens)
+        self._rooms[choice.instance].started(
+            ticket, num_new, request.expected_output, now_s, is_offline=is_offline
+        )
+        if not is_offline:
+            prefill_s = self._rooms[choice.instance].steps.per_token_s * num_new
+            self._kept_free.started(request.all_tokens, prefill_s, now_s)
+        elif view is not None:
+            view.num_offline += 1
+            view.offline_tokens += request.all_tokens
+
+    def ended(
+        self,
+        ticket: Ticket,
+        worker: WorkerId,
+        request: PlacementRequest,
+        num_output: int | None,
+        now_s: float,
+    ) -> None:
+        """Note that a request has left a worker.
+
+        Args:
+            num_output: tokens of its whole answer; None if its time tells nothing.
+        """
+        if not is_offline_request(request):
+            self._kept_free.ended(request.all_tokens, now_s)
+        if (room := self._rooms.get(worker)) is None or (view := self._table.get(worker)) is None:
+            return
+        if room.ended(ticket, num_output, now_s) and is_offline_request(request):
+            view.num_offline -= 1
+            view.offline_tokens -= request.all_tokens
+
+    def choose(
+        self, request: PlacementRequest, among: Collection[WorkerId] | None, now_s: float
+    ) -> Choice | None:
+        """Return the worker where an offline request may begin; None if it has to wait."""
+        free = [
+            view
+            for view in self._table
+            if (among is None or view.id in among)
+            and view.offline_room_tokens >= max(1, min(request.all_tokens, view.capacity_tokens))
+            and self._rooms[view.id].takes_one(now_s)
+        ]
+        if not free:
+            return None
+        best = min(free, key=lambda view: (self._rooms[view.id].has_others(now_s), view.num_offline, view.id))
+        return Choice(best.id, reason=_REASON)
+
+    def used_by_others(self, among: Collection[WorkerId] | None, now_s: float) -> Collection[WorkerId] | None:
+        """Return the workers to which requests go that are not offline, of those that may get one; None
+        stands for all. The others are left to offline requests.
+        """
+        views = [view for view in self._table if among is None or view.id in among]
+        views = [view for view in views if view.state == "serving"]
+        if len(views) < 2 or any(view.profile != views[0].profile for view in views):
+            return None
+        rooms = Rooms(min(view.num_slots for view in views), min(view.capacity_tokens for view in views))
+        num = self._kept_free.num_used(len(views), rooms, self._rooms[views[0].id].steps, now_s)
+        for view in views:
+            self._rooms[view.id].share = SHARE - self._kept_free.longer
+        return None if num == len(views) else [view.id for view in views[:num]]
+
+    def in_the_way(self, now_s: float) -> Sequence[Ticket]:
+        """Return the offline requests that have to leave workers, because others are there or need room."""
+        found: list[Ticket] = []
+        for view in self._table:
+            if view.num_offline:
+                room = self._rooms[view.id]
+                found += room.in_the_way(now_s) or room.youngest(_num_excess(view))
+        return found
+
+    def next_s(self, now_s: float) -> float:
+        """Return the next time from which one more may begin at some worker; infinite if there is none."""
+        times_s = (room.next_s(now_s) for room in self._rooms.values())
+        return min((one_s for one_s in times_s if one_s > now_s), default=math.inf)
+
+    def check_invariants(self) -> None:
+        """Check the counts. For tests."""
+        for view in self._table:
+            self._rooms[view.id].check_invariants()
+            assert view.num_offline == self._rooms[view.id].num_offline
+
+
+def is_offline_request(request: PlacementRequest) -> bool:
+    """Return whether a request gives way to all that are not offline."""
+    return request.purpose.preference == "offline"
+
+
+def _num_excess(view: InstanceView) -> int:
+    """Return how many offline requests have to leave because others need their places or their memory."""
+    if view.running_tokens + view.offline_tokens > view.capacity_tokens:
+        return max(1, view.num_running + view.num_offline - view.num_slots)
+    return max(0, view.num_running + view.num_offline - view.num_slots)

@@ -1,0 +1,3 @@
+"""How many GPUs recorded traffic needs: loads in virtual time, capacities by bisection, the cheapest
+fleet.
+"""

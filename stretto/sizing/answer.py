@@ -1,0 +1,212 @@
+"""The question of sizing, and its answer as far as it is known.
+
+`answers` yields the answer again and again, each time with more in it, so that whoever stops early has what
+was found until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from stretto.sizing.capacity import Capacity
+from stretto.sizing.fleets import Counts, cheapest_fleet, place
+from stretto.sizing.load import Load
+from stretto.sizing.objectives import Objective
+from stretto.sizing.servers import Server
+from stretto.sizing.study import Study
+from stretto.sizing.trial import Fleet
+from stretto.sizing.variants import Variant, variants_of
+
+MOST_SERVERS = 64
+_VARIANT_DRAWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A load at which a fleet misses an objective in one draw.
+
+    Attributes:
+        objective: the one that is missed by most.
+        value_s: what was measured instead.
+    """
+
+    load: Load
+    objective: Objective
+    value_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a fleet serves.
+
+    Attributes:
+        num_draws: number of draws that there will be; the capacity has those that are known.
+        broken: the next load above the capacity in the draw with the median.
+        price: price per hour; None if none was given.
+    """
+
+    fleet: Fleet
+    capacity: Capacity
+    num_draws: int
+    broken: Break | None = None
+    price: float | None = None
+
+    @property
+    def serves_nothing(self) -> bool:
+        """Whether even the lowest load misses an objective, in most draws."""
+        return self.capacity.middle == 0
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What a change of a fleet would do to its capacity.
+
+    Attributes:
+        share: capacity with the change over that without, as the median over draws; None if it is not known.
+        reason: why it is not known, or what the figure rests on.
+    """
+
+    name: str
+    share: float | None = None
+    capacity: Capacity | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known.
+
+    Attributes:
+        alone: one server of each kind.
+        wanted: the load that is to be served; None if none was given.
+        fewest: the fewest servers of each kind that serve it alone, where that was found out.
+        best: the cheapest fleet that serves it, or the only one that was looked for.
+        is_best_known: whether the search for it has ended.
+        changed: the fleet that changes are tried on.
+    """
+
+    objectives: tuple[Objective, ...]
+    alone: tuple[Served, ...] = ()
+    wanted: Load | None = None
+    fewest: tuple[tuple[Fleet, float | None], ...] = ()
+    best: Served | None = None
+    is_best_known: bool = False
+    what_ifs: tuple[WhatIf, ...] = ()
+
+
+def answers(
+    study: Study,
+    servers: Sequence[Server],
+    wanted: Load | None,
+    prices: Sequence[float] | None,
+    *,
+    with_variants: bool = True,
+) -> Iterator[Answer]:
+    """Yield the answer, each time with more in it.
+
+    Args:
+        servers: kinds of servers.
+        prices: price per hour of a server of each kind; None if they are not known, which is for one kind
+            only, or kinds that are not to be compared.
+    """
+    answer = Answer(study.objectives, wanted=wanted)
+    for place_of, server in enumerate(servers):
+        fleet = Fleet(((server, 1),))
+        price = None if prices is None else prices[place_of]
+        before = answer.alone
+        for capacity in study.capacities(fleet, [_guess(study, server)]):
+            served = _served(study, fleet, capacity, price)
+            answer = replace(answer, alone=(*before, served))
+            yield answer
+    usable = [one for one in answer.alone if not one.serves_nothing]
+    if wanted is not None and usable:
+        for found in _with_fleet(study, servers, wanted, prices, answer):
+            answer = found
+            yield answer
+    changed = answer.best or (usable[0] if usable else None)
+    if with_variants and changed is not None:
+        for variant in variants_of(changed.fleet):
+            answer = replace(answer, what_ifs=(*answer.what_ifs, _what_if(study, changed, variant)))
+            yield answer
+
+
+def _with_fleet(
+    study: Study,
+    servers: Sequence[Server],
+    wanted: Load,
+    prices: Sequence[float] | None,
+    answer: Answer,
+) -> Iterator[Answer]:
+    """Yield the answer with the cheapest fleet. Without prices, a server counts by its number of GPUs."""
+    costs = [float(server.num_gpus) for server in servers] if prices is None else list(prices)
+
+    def fleet_of(counts: Counts) -> Fleet:
+        kinds = zip(servers, counts, strict=True)
+        return Fleet(tuple((server, number) for server, number in kinds if number))
+
+    guesses = [None if one.serves_nothing else wanted.amount / one.capacity.middle for one in answer.alone]
+    found = cheapest_fleet(
+        costs, lambda counts: study.serves(fleet_of(counts), wanted), guesses, MOST_SERVERS
+    )
+    fewest = []
+    for kind, number in enumerate(found.fewest):
+        if number is not None:
+            counts = tuple(number if one == kind else 0 for one in range(len(servers)))
+            fewest.append((fleet_of(counts), None if prices is None else place(counts, costs)[0]))
+    answer = replace(answer, fewest=tuple(fewest), is_best_known=True)
+    if found.best is None:
+        yield answer
+        return
+    price = None if prices is None else place(found.best, costs)[0]
+    fleet = fleet_of(found.best)
+    for capacity in study.capacities(fleet, [study.grid.at_most(wanted.amount)]):
+        answer = replace(answer, best=_served(study, fleet, capacity, price))
+        yield answer
+
+
+def _guess(study: Study, server: Server) -> int:
+    """Return a likely capacity of a server: as many contexts as its KV memory holds, or as many answers as it
+    writes.
+    """
+    traffic = study.traffic
+    if study.unit == "sessions":
+        return study.grid.at_most(max(1.0, 0.7 * server.kv_tokens / traffic.mean_prompt))
+    batch = 16
+    token_s = server.replica().profile.decode_s(batch) / batch
+    prompt_s = server.replica().profile.per_unit_s * traffic.mean_prompt
+    seconds = traffic.requests_per_job * (token_s * traffic.mean_output + prompt_s)
+    return study.grid.at_most(0.7 / seconds)
+
+
+def _served(study: Study, fleet: Fleet, capacity: Capacity, price: float | None) -> Served:
+    draw = capacity.middle_draw
+    level = capacity.levels[draw]
+    load = study.grid.load(study.lowest if level is None else level + 1)
+    broken = None
+    if level is None or level < study.grid.highest:
+        outcome = study.outcome(fleet, load, draw)
+        if (missed := outcome.missed(study.objectives)) is not None:
+            value_s = outcome.values_s[study.objectives.index(missed)]
+            assert value_s is not None
+            broken = Break(load, missed, value_s)
+    return Served(fleet, capacity, study.draws, broken, price)
+
+
+def _what_if(study: Study, base: Served, variant: Variant) -> WhatIf:
+    if variant.fleet is None:
+        return WhatIf(variant.name, reason=variant.reason)
+    few = replace(study, draws=min(_VARIANT_DRAWS, len(base.capacity.levels)))
+    grown = variant.fleet.num_servers / base.fleet.num_servers
+    guesses = [
+        None if level is None else study.grid.at_most(grown * study.grid.load(level).amount)
+        for level in base.capacity.levels
+    ]
+    (*_, capacity) = few.capacities(variant.fleet, guesses)
+    shares = []
+    for before, after in zip(base.capacity.levels, capacity.levels, strict=False):
+        if before is not None:
+            amount = 0.0 if after is None else study.grid.load(after).amount
+            shares.append(amount / study.grid.load(before).amount)
+    share = sum(shares) / len(shares) if shares else None
+    return WhatIf(variant.name, share, capacity, variant.reason)

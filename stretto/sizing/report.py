@@ -1,0 +1,184 @@
+"""The answer in words and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from stretto.model.errors import UserError
+from stretto.sizing.answer import MOST_SERVERS, Answer, Break, Served, WhatIf
+from stretto.sizing.capacity import Capacity
+from stretto.sizing.load import Unit
+from stretto.sizing.objectives import Objective, shown_s
+from stretto.sizing.servers import Server
+from stretto.sizing.study import Study, shown_amount, shown_load
+from stretto.sizing.traffic import Traffic
+
+UNITS: Mapping[Unit, str] = {"sessions": "sessions", "per_s": "jobs a second"}
+
+
+def check_possible(traffic: Traffic, objectives: Sequence[Objective]) -> None:
+    """Check that pauses in the traffic leave time for jobs.
+
+    Raises:
+        UserError: an objective cannot be met, however fast servers are.
+    """
+    for one in objectives:
+        if (
+            one.time == "job"
+            and (least_s := one.value_s([job.pauses_s for job in traffic.jobs])) > one.limit_s
+        ):
+            raise UserError(
+                f"no fleet meets {one}: the pauses in {traffic.source} alone take {shown_s(least_s)}, "
+                f"{least_s / one.limit_s:.2g} times the limit"
+            )
+
+
+def sentence(answer: Answer) -> str:
+    """Return the answer in one sentence."""
+    within = ", ".join(map(str, answer.objectives))
+    usable = [one for one in answer.alone if not one.serves_nothing]
+    if answer.alone and not usable:
+        parts = [_missed(one) for one in answer.alone]
+        return f"no fleet meets {within}: {'; '.join(parts)}"
+    if answer.wanted is None or answer.best is not None:
+        served = answer.best or max(usable, key=_worth, default=None)
+        return (
+            "nothing is known yet"
+            if served is None
+            else f"{_serves(served)} within {within}{_breaks(served)}"
+        )
+    if not answer.is_best_known:
+        return f"the fleet for {shown_load(answer.wanted)} is not known yet"
+    least = [f"{one.fleet.name} serves {interval(one.capacity)}" for one in usable]
+    return (
+        f"no fleet of up to {MOST_SERVERS} servers serves {shown_load(answer.wanted)} within {within}: "
+        f"{'; '.join(least)}"
+    )
+
+
+def _worth(served: Served) -> float:
+    """Return what the money for a server buys; without prices, what the server does."""
+    return served.capacity.middle / (served.price or 1.0)
+
+
+def _serves(served: Served) -> str:
+    verb = "serves" if served.fleet.num_servers == 1 else "serve"
+    return f"{served.fleet.name} {verb} {interval(served.capacity)}"
+
+
+def _breaks(served: Served) -> str:
+    if served.broken is None:
+        return ""
+    return f"; at {shown_load(served.broken.load)} it breaks: {broken_text(served.broken)}"
+
+
+def _missed(served: Served) -> str:
+    broken = served.broken
+    if broken is None:
+        return f"{served.fleet.name} misses it in most draws"
+    times = broken.value_s / broken.objective.limit_s
+    return (
+        f"{served.fleet.name} misses {broken.objective} even at {shown_load(broken.load)}: "
+        f"{shown_s(broken.value_s)}, {times:.2g} times the limit"
+    )
+
+
+def broken_text(broken: Break) -> str:
+    """Return what is missed, and by how much."""
+    return f"{broken.objective.label} {shown_s(broken.value_s)}"
+
+
+def interval(capacity: Capacity) -> str:
+    """Return a capacity with its interval over the draws."""
+    unit = UNITS[capacity.grid.unit]
+    return f"{shown_amount(capacity.middle)} {unit} ({spread(capacity)})"
+
+
+def spread(capacity: Capacity) -> str:
+    """Return the smallest and the largest capacity over the draws."""
+    return f"{shown_amount(capacity.low)} to {shown_amount(capacity.high)}"
+
+
+def change_text(what_if: WhatIf) -> str:
+    """Return what a change would do, in words."""
+    if what_if.share is None or what_if.capacity is None:
+        return what_if.reason
+    return f"{what_if.share - 1:+.0%}"
+
+
+def notes(study: Study, servers: Sequence[Server]) -> Iterator[str]:
+    """Yield what the answer rests on."""
+    traffic = study.traffic
+    estimated = [server for server in servers if not server.is_measured]
+    if estimated:
+        labels = ", ".join(server.label for server in estimated)
+        yield f"steps of {estimated[0].model.name} on {labels}: estimate, never measured"
+    if traffic.num_left_out:
+        num_all = traffic.num_left_out + len(traffic.jobs)
+        yield f"{traffic.num_left_out} of {num_all} jobs are left out, as their prompts do not fit the model"
+    if study.unit == "per_s":
+        how = "at the recorded gaps" if traffic.gaps else "at random"
+        yield (
+            f"jobs arrive {how}; the record has {traffic.per_s:.3g} a second"
+            if traffic.per_s
+            else f"jobs arrive {how}"
+        )
+
+
+def as_data(
+    study: Study, answer: Answer, servers: Sequence[Server], *, is_whole: bool
+) -> Mapping[str, object]:
+    """Return the answer as plain data.
+
+    Args:
+        is_whole: whether nothing is missing that was asked for.
+    """
+    return {
+        "answer": sentence(answer),
+        "is_whole": is_whole,
+        "unit": study.unit,
+        "objectives": [str(one) for one in answer.objectives],
+        "wanted": None if answer.wanted is None else answer.wanted.amount,
+        "servers": [_served_data(one) for one in answer.alone],
+        "fewest": [{"fleet": fleet.name, "price_per_h": price} for fleet, price in answer.fewest],
+        "best": None if answer.best is None else _served_data(answer.best),
+        "what_if": [
+            {
+                "change": one.name,
+                "times": one.share,
+                "capacity": None if one.capacity is None else one.capacity.amounts,
+                "note": one.reason,
+            }
+            for one in answer.what_ifs
+        ],
+        "notes": list(notes(study, servers)),
+        "runs": [
+            {
+                "fleet": fleet.name,
+                "placement": fleet.placement,
+                "holds_programs": fleet.holds_programs,
+                "load": load.amount,
+                "draw": draw,
+                "values_s": outcome.values_s,
+                "is_cut": outcome.is_cut,
+                "cached_share": outcome.cached_share,
+                "requests": outcome.num_requests,
+            }
+            for (fleet, load, draw), outcome in study.outcomes.items()
+        ],
+    }
+
+
+def _served_data(served: Served) -> Mapping[str, object]:
+    broken = served.broken
+    return {
+        "fleet": served.fleet.name,
+        "capacity": served.capacity.middle,
+        "low": served.capacity.low,
+        "high": served.capacity.high,
+        "draws": len(served.capacity.levels),
+        "price_per_h": served.price,
+        "breaks_at": None if broken is None else broken.load.amount,
+        "missed": None if broken is None else str(broken.objective),
+        "value_s": None if broken is None else broken.value_s,
+    }

@@ -1,0 +1,104 @@
+"""One run of a load on a fleet in virtual time, with the schedulers of production."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stretto.model.deployment import Deployment, Engine
+from stretto.sim.driver import VirtualDriver
+from stretto.sim.synthetic_output import filler_output, lengths_by_query
+from stretto.sizing.load import Enough, JobLoad, Load
+from stretto.sizing.objectives import Objective
+from stretto.sizing.servers import ENGINE, MAX_RUNNING, Server
+from stretto.sizing.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Servers behind one door.
+
+    Attributes:
+        servers: servers of each kind, with their number.
+        placement: name of the policy that chooses the server of a request.
+        holds_programs: whether sessions wait while there is no room for them in KV memory.
+    """
+
+    servers: tuple[tuple[Server, int], ...]
+    placement: str = "stretto"
+    holds_programs: bool = True
+
+    @property
+    def num_servers(self) -> int:
+        """Number of all servers."""
+        return sum(number for _, number in self.servers)
+
+    @property
+    def name(self) -> str:
+        """The fleet in words, such as "4 × H100-80G"."""
+        return " + ".join(f"{number} × {server.label}" for server, number in self.servers if number)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run measured.
+
+    Attributes:
+        values_s: the statistic of each objective; None where nothing was measured.
+        is_cut: whether the run was ended early, as an objective was already missed.
+        cached_share: share of the prompts' tokens that was found in caches.
+        num_requests: requests that were simulated.
+    """
+
+    values_s: tuple[float | None, ...]
+    is_cut: bool
+    cached_share: float
+    num_requests: int
+
+    def missed(self, objectives: Sequence[Objective]) -> Objective | None:
+        """Return the objective that is missed by most, as a share of its limit; None if all are met."""
+        ratios = [
+            (value_s / one.limit_s, place)
+            for place, (one, value_s) in enumerate(zip(objectives, self.values_s, strict=True))
+            if value_s is not None
+        ]
+        ratio, place = max(ratios, default=(0.0, 0))
+        return objectives[place] if ratio > 1 else None
+
+
+def run(
+    fleet: Fleet, traffic: Traffic, load: Load, objectives: Sequence[Objective], seed: int, num_samples: int
+) -> Outcome:
+    """Run a load on a fleet, and return what was measured of about `num_samples` requests."""
+    jobs = JobLoad(traffic, load, objectives, load.window(traffic, objectives, num_samples), seed)
+    output = filler_output(lengths_by_query(jobs.lengths))
+    servers = [(server.replica(), server, number) for server, number in fleet.servers if number]
+    models = {replica: server.simulated(output, traffic.block_tokens) for replica, server, _ in servers}
+    engine = Engine(
+        ENGINE,
+        "llm",
+        placement=fleet.placement,
+        max_running=MAX_RUNNING,
+        keeps_state=True,
+        timeout_s=None,
+        holds_programs=fleet.holds_programs,
+    )
+    replicas = tuple(replica for replica, _, number in servers for _ in range(number))
+    driver = VirtualDriver(
+        [Deployment(engine, replicas)],
+        models={ENGINE: models.__getitem__},
+        keeps=False,
+        observers=(jobs,),
+        on_reply=jobs.on_reply,
+    )
+    jobs.attach(driver)
+    with contextlib.suppress(Enough):
+        driver.run()
+    samples = jobs.samples
+    values_s = tuple(
+        one.value_s(samples.seconds[one.time]) if samples.seconds[one.time] else None for one in objectives
+    )
+    return Outcome(
+        values_s, samples.is_cut, samples.num_cached / max(1, samples.num_prompt), samples.num_sent
+    )

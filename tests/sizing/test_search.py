@@ -1,0 +1,74 @@
+"""The searches of sizing: capacities by bisection, and the cheapest fleet."""
+
+from __future__ import annotations
+
+import itertools
+from random import Random
+
+from stretto.sizing.capacity import Capacity, Levels, highest_level
+from stretto.sizing.fleets import Counts, cheapest_fleet, place
+
+
+def test_the_highest_level_that_meets_is_found_wherever_the_search_begins() -> None:
+    for seed in range(300):
+        check_level(Random(seed))
+
+
+def check_level(draw: Random) -> None:
+    highest = draw.randrange(60)
+    last = draw.randrange(-1, highest + 1)
+    tried = []
+
+    def meets(level: int) -> bool:
+        assert 0 <= level <= highest
+        tried.append(level)
+        return level <= last
+
+    found = highest_level(meets, draw.randrange(-5, 70), 0, highest)
+    assert found == (None if last < 0 else last)
+    assert len(tried) == len(set(tried))
+
+
+def test_a_good_guess_needs_two_runs() -> None:
+    tried: list[int] = []
+    assert highest_level(lambda level: tried.append(level) or level <= 20, 20, 0, 99) == 20
+    assert tried == [20, 21]
+
+
+def test_the_cheapest_fleet_is_that_of_a_scan_of_all_fleets() -> None:
+    """Fleets serve a little more or less than the sum of their servers, as those that are simulated."""
+    for seed in range(300):
+        check_fleet(Random(seed))
+
+
+def check_fleet(draw: Random) -> None:
+    kinds, most = draw.choice([1, 2, 3]), draw.choice([4, 6, 9])
+    prices = [round(draw.uniform(1, 5), draw.choice([0, 2])) for _ in range(kinds)]
+    each = [draw.choice([0, 1, 2, 3, 5, 8]) * draw.uniform(0.8, 1.2) for _ in range(kinds)]
+    load, power = draw.uniform(0.5, 25), draw.uniform(0.9, 1.1)
+    asked: list[Counts] = []
+
+    def serves(counts: Counts) -> bool:
+        asked.append(counts)
+        return sum(number * one for number, one in zip(counts, each, strict=True)) ** power >= load
+
+    guesses = [load / one * draw.uniform(0.8, 1.25) if one else None for one in each]
+    found = cheapest_fleet(prices, serves, guesses, most)
+    assert len(asked) == len(set(asked))
+    fleets = [one for one in itertools.product(range(most + 1), repeat=kinds) if 1 <= sum(one) <= most]
+    fleets.sort(key=lambda one: place(one, prices))
+    assert found.best == next((one for one in fleets if serves(one)), None)
+
+
+def test_levels_lie_a_twentieth_apart() -> None:
+    for grid in (Levels("sessions"), Levels("per_s")):
+        amounts = [grid.load(level).amount for level in range(180)]
+        assert amounts == sorted(set(amounts))
+        assert all(after <= max(before + 1, 1.07 * before) for before, after in itertools.pairwise(amounts))
+        assert [grid.at_most(grid.load(level).amount) for level in (0, 1, 50, 179)] == [0, 1, 50, 179]
+
+
+def test_a_capacity_is_the_median_of_its_draws() -> None:
+    capacity = Capacity(Levels("sessions"), (4, None, 9))
+    assert (capacity.low, capacity.middle, capacity.high) == (0, 5, 10)
+    assert capacity.middle_draw == 0

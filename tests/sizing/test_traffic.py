@@ -1,0 +1,212 @@
+"""Recorded traffic as jobs from which loads are drawn, and the runs of loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stretto.costs.shape import StepShape
+from stretto.costs.step import LLMStepCost
+from stretto.model.errors import ConfigError, UserError
+from stretto.sim.synthetic_output import made_up_token_ids
+from stretto.sizing.answer import Answer, answers
+from stretto.sizing.asked import parse_servers
+from stretto.sizing.load import Load
+from stretto.sizing.objectives import parse_objectives
+from stretto.sizing.page import answer_page
+from stretto.sizing.report import as_data, check_possible, sentence
+from stretto.sizing.sources import read_traffic
+from stretto.sizing.study import Study
+from stretto.sizing.traffic import Traffic, traffic_of
+from stretto.sizing.trial import Fleet, run
+from stretto.sizing.variants import variants_of
+from stretto.trace.lines import TraceError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
+(SERVER,) = parse_servers("A100", "Llama-2-7b-hf")
+
+
+def written(path: Path, lines: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def turns(number: int, **fields: object) -> list[dict[str, object]]:
+    """Lines of Mooncake's format: a session whose prompts grow by a block of 512 tokens."""
+    return [
+        {
+            "session_id": f"s{number}",
+            "input_length": 512 * (turn + 2),
+            "output_length": 300,
+            "hash_ids": [1, *range(100 * number + 100, 100 * number + 101 + turn)],
+            **({"delay": 1000} if turn else {"timestamp": 500 * number}),
+            **fields,
+        }
+        for turn in range(3)
+    ]
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> Traffic:
+    lines = [line for number in range(4) for line in turns(number)]
+    return traffic_of(read_traffic(written(tmp_path / "t.jsonl", lines)))
+
+
+def shared(one: str, other: str) -> int:
+    """Return how many first tokens two texts have in common."""
+    pairs = zip(made_up_token_ids(one), made_up_token_ids(other), strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)) // 4)
+
+
+def test_a_job_shares_its_own_blocks_with_itself_and_common_ones_with_all(traffic: Traffic) -> None:
+    job, other = traffic.jobs[:2]
+    first, second, third = job.calls.values()
+    assert [call.num_prompt for call in job.calls.values()] == [1024, 1536, 2048]
+    assert 1000 <= shared(first.text(7), second.text(7)) <= 1024
+    assert 1500 <= shared(second.text(7), third.text(7)) <= 1536
+    assert 512 <= shared(first.text(7), first.text(8)) < 520
+    assert 512 <= shared(first.text(7), next(iter(other.calls.values())).text(9)) < 520
+    assert len(made_up_token_ids(first.text(7))) == 1024
+
+
+def test_times_and_tokens_are_scaled_and_pauses_cut(tmp_path: Path) -> None:
+    trace = read_traffic(written(tmp_path / "t.jsonl", turns(0) + turns(1)))
+    traffic = traffic_of(trace, scale=2, most_pause_s=0.25)
+    calls = list(traffic.jobs[0].calls.values())
+    assert [call.num_prompt for call in calls] == [512, 768, 1024]
+    assert calls[0].num_output == 150
+    assert traffic.jobs[0].pauses_s == pytest.approx(0.5)
+    assert traffic.per_s == pytest.approx(4.0)
+
+
+def test_jobs_that_fit_no_model_are_left_out(tmp_path: Path, traffic: Traffic) -> None:
+    lines = turns(0) + turns(1, input_length=5 * 512, hash_ids=[1, 2, 3, 4, 5])
+    mixed = traffic_of(read_traffic(written(tmp_path / "m.jsonl", lines)))
+    fitting = mixed.fitting(2400)
+    assert (len(fitting.jobs), fitting.num_left_out) == (1, 1)
+    with pytest.raises(ConfigError, match="no job fits the model's 100 tokens"):
+        traffic.fitting(100)
+
+
+def test_equal_seeds_give_equal_runs_and_more_sessions_wait_longer(traffic: Traffic) -> None:
+    objectives = parse_objectives("p95 first_token 10s, p50 per_token 1s, p90 job 100s")
+    fleet = Fleet(((SERVER, 1),))
+    few, again, other = (run(fleet, traffic, Load("sessions", 4), objectives, seed, 60) for seed in (1, 1, 2))
+    many = run(fleet, traffic, Load("sessions", 40), objectives, 1, 60)
+    assert few == again != other
+    assert few.cached_share > 0.5
+    assert all(value_s is not None for value_s in few.values_s)
+    assert few.missed(objectives) is None
+    assert many.values_s[0] > few.values_s[0]  # type: ignore[operator]
+
+
+def test_a_rate_lets_jobs_arrive(traffic: Traffic) -> None:
+    objectives = parse_objectives("p95 first_token 1s, p95 job 40s")
+    outcomes = [
+        run(Fleet(((SERVER, 1),)), traffic, Load("per_s", rate), objectives, 0, 60) for rate in (0.2, 20.0)
+    ]
+    assert outcomes[0].missed(objectives) is None
+    assert outcomes[1].missed(objectives) is not None
+
+
+def last(study: Study, *given: object, **settings: bool) -> Answer:
+    """Return the whole answer."""
+    (*_, answer) = answers(study, *given, **settings)  # type: ignore[arg-type]
+    return answer
+
+
+def test_the_answer_is_what_runs_at_and_above_the_capacity_say(traffic: Traffic) -> None:
+    objectives = parse_objectives("p90 per_token 25ms")
+    study = Study(traffic, objectives, "sessions", draws=1, num_samples=60)
+    answer = last(study, [SERVER], Load("sessions", 35), [2.0], with_variants=False)
+    (alone,) = answer.alone
+    assert alone.capacity.levels
+    for draw, level in enumerate(alone.capacity.levels):
+        assert level is not None
+        assert study.meets(alone.fleet, study.grid.load(level), draw)
+        assert not study.meets(alone.fleet, study.grid.load(level + 1), draw)
+    best = answer.best
+    assert best is not None
+    assert best.price == 2.0 * best.fleet.num_servers
+    assert study.serves(best.fleet, Load("sessions", 35))
+    assert not study.serves(Fleet(((SERVER, best.fleet.num_servers - 1),)), Load("sessions", 35))
+    assert best.capacity.low >= 34
+    data = as_data(study, answer, [SERVER], is_whole=True)
+    assert data["answer"] == sentence(answer)
+    assert json.loads(json.dumps(data))["best"]["fleet"] == best.fleet.name
+    assert f"{best.fleet.name} serve" in sentence(answer)
+
+
+def test_an_objective_that_no_fleet_meets_is_named_with_what_is_missing(traffic: Traffic) -> None:
+    study = Study(traffic, parse_objectives("p50 per_token 1ms"), "sessions", draws=1, num_samples=40)
+    answer = last(study, [SERVER], Load("sessions", 5), None, with_variants=True)
+    assert answer.best is None
+    found = sentence(answer)
+    assert "no fleet meets p50 time per token 1 ms" in found
+    assert "A100-80G misses p50 time per token 1 ms even at 1 sessions" in found
+    assert "times the limit" in found
+    with pytest.raises(
+        UserError, match=r"no fleet meets p50 job 1 s: the pauses in .* alone take 2 s, 2 times"
+    ):
+        check_possible(traffic, parse_objectives("p50 job 1s"))
+
+
+def test_changes_of_a_fleet_say_what_cannot_be_known() -> None:
+    alone, two = (list(variants_of(Fleet(((SERVER, number),)))) for number in (1, 2))
+    assert len(two) == len(alone) + 1
+    assert alone[0].fleet == Fleet(((SERVER, 2),))
+    (unknown,) = (one for one in alone if one.fleet is None)
+    assert unknown.name == "KV offload to host memory"
+    assert "no host memory for KV" in unknown.reason
+
+
+def test_light_weights_are_read_in_half_of_the_time_and_leave_room_for_kv() -> None:
+    (light,) = (
+        one.fleet.servers[0][0]
+        for one in variants_of(Fleet(((SERVER, 1),)))
+        if one.fleet is not None and one.name == "weights in 8 bits"
+    )
+    assert isinstance(SERVER.cost, LLMStepCost)
+    shape = StepShape(num_decodes=32, context_tokens=32_000, max_context_tokens=1000)
+    saved_s = SERVER.cost.step_s(shape) - light.cost.step_s(shape)
+    assert saved_s == pytest.approx(SERVER.cost.terms(shape).weights / 2)
+    assert light.cost.steps_s(shape, 3) == pytest.approx(3 * light.cost.step_s(shape), rel=0.01)
+    more = (light.kv_tokens - SERVER.kv_tokens) * SERVER.model.kv_bytes_per_token
+    assert more == pytest.approx(SERVER.model.weight_bytes / 2, rel=0.001)
+
+
+def test_the_page_has_a_curve_with_its_knee_for_each_objective(traffic: Traffic) -> None:
+    study = Study(traffic, parse_objectives("p90 per_token 25ms"), "sessions", draws=1, num_samples=40)
+    answer = last(study, [SERVER], None, None, with_variants=False)
+    page = answer_page(study, answer, [SERVER])
+    assert page.count("<svg") == page.count("<polyline") == page.count('class="knee"') == 1
+    assert page.count("<circle") == len(study.outcomes)
+    assert sentence(answer) in page
+    assert "estimate" not in page  # this model was measured on this GPU
+
+
+def test_the_answer_so_far_is_there_at_any_time(traffic: Traffic) -> None:
+    study = Study(traffic, parse_objectives("p90 per_token 25ms"), "sessions", draws=2, num_samples=40)
+    found = answers(study, [SERVER], None, None, with_variants=False)
+    first = next(found)
+    assert len(first.alone[0].capacity.levels) == 1
+    assert "1 × A100-80G serves" in sentence(first)
+    assert sentence(Answer(study.objectives)) == "nothing is known yet"
+
+
+def test_the_example_is_of_sessions() -> None:
+    traffic = traffic_of(read_traffic(EXAMPLE))
+    assert traffic.is_of_sessions
+    assert len(traffic.jobs) == 40
+
+
+def test_azure_requests_are_jobs_of_one_request(tmp_path: Path) -> None:
+    file = tmp_path / "azure.csv"
+    file.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,5\n1,200,0\n4,50,9\n")
+    traffic = traffic_of(read_traffic(file))
+    assert not traffic.is_of_sessions
+    assert traffic.gaps == pytest.approx((0.5, 1.5))
+    with pytest.raises(TraceError, match="row 0"):
+        read_traffic(written(tmp_path / "bad.csv", []))
