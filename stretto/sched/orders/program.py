@@ -46,7 +46,7 @@ class AskedQuery:
     """What one query has asked of an engine.
 
     Attributes:
-        number: its number among the queries of its program, from 1 on.
+        number: place among the queries of its program, from 1 on.
         asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
             the rest.
         done_s: `asked_s` at its last arrival.

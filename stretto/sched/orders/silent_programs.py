@@ -32,7 +32,7 @@ class _OfKind:
     """The programs of one kind.
 
     Attributes:
-        since_s: those that are silent with the time since which they are, the longest silence first.
+        since_s: times since which silent programs are silent, the longest silence first.
         ends: queries that are not judged yet: when each ended, its program, and its number.
         longest_s: longest silence lately before a program went on; None if none did.
     """
