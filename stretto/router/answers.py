@@ -31,6 +31,7 @@ _OPENING = re.compile(
 )
 """What an event has that opens a stream: an empty text, or a type of Anthropic's or OpenAI's newer API."""
 _UNKNOWN = WorkerUsage()
+_LONGEST_NAME = 1 + max(map(len, (*_PROMPT, *_OUTPUT, *_CACHED, *_APART)))
 _COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})(?![\w.])' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED, *_APART)))
 
 
@@ -88,7 +89,8 @@ class UsageReader:
         """
         if not self._tail:
             return _UNKNOWN
-        found = {name: int(number) for name, number in _COUNTS.findall(self._tail)}
+        begin = max(0, self._tail.find(b'_tokens"') - _LONGEST_NAME)  # a text stands before the counts
+        found = {name: int(number) for name, number in _COUNTS.findall(self._tail, begin)}
         num_prompt, num_output, num_cached = (_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED))
         if num_prompt is not None and _PROMPT[0] not in found:
             num_prompt += sum(found.get(name, 0) for name in _APART)

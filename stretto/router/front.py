@@ -21,6 +21,7 @@ from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
 from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
+from stretto.model.record import changed
 from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
@@ -303,7 +304,7 @@ class Front:
         """Return a request with its program, and without by what that was recognised."""
         path, num_answers = exchange.request.path, routed.num_answers
         exchange.program = program = RoutedProgram(self.programs, asked, path, num_answers)
-        return replace(routed, asked=None, program=program.named)
+        return changed(routed, asked=None, program=program.named)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
         self.watch.metrics.count_refusal("openai", error.status)

@@ -44,7 +44,6 @@ come. Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 
 from stretto.cluster.kv_events import KVEvent
@@ -53,6 +52,7 @@ from stretto.cluster.placement import Placement, PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.errors import ConfigError
+from stretto.model.record import changed
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.homes import unknown
@@ -121,7 +121,7 @@ class RouterState:
             purpose=Purpose(request.objective, yields_until_s=now_s + self._open.yields_s),
         )
         if request.ids or request.text:  # long, and looked up above
-            request = replace(request, ids=(), text="")
+            request = changed(request, ids=(), text="")
         deadline_s = self._deadlines.of(request, now_s)
         self._clients[ticket] = client = Client(request, placed, now_s, now_s, deadline_s)
         client.tried.update(request.failed_at)
