@@ -214,12 +214,19 @@ class RouterState:
         return [*judged, *actions, *self._after(worker, now_s)]
 
     def refused(
-        self, ticket: Ticket, status: int, now_s: float, *, retry_after_s: float | None = None
+        self,
+        ticket: Ticket,
+        status: int,
+        now_s: float,
+        reason: str = "",
+        *,
+        retry_after_s: float | None = None,
     ) -> list[RouterAction]:
         """Handle an answer that was not passed on: with a passing failure (status 429 or 5xx), or one that is
         about the worker.
 
-        `retry_after_s` is how long an answer with status 429 asks to wait.
+        `reason` is why, where the status does not say; `retry_after_s` is how long an answer with status 429
+        asks to wait.
         """
         if self.is_of_worker(ticket, status):
             return self._refused_by_worker(ticket, status, now_s)
@@ -228,7 +235,7 @@ class RouterState:
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
             self._open.refresh(worker)
-        reason = f"the worker answered with status {status}"
+        reason = reason or f"the worker answered with status {status}"
         actions = self._open.again(ticket, reason, now_s, may_return=False)
         if status == 429:
             actions += self._turns.limit_key(client_key, worker, now_s)
