@@ -56,7 +56,7 @@ from stretto.router.stored_names import id_in_path, is_of_all
 from stretto.router.token_reader import TokenReader
 from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.request_trace import RequestTrace
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
