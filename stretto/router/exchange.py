@@ -259,6 +259,14 @@ class RoutedExchange:
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""
         self.trace.failed(reason)
+        self._take_back()
+
+    def withdraw(self) -> None:
+        """Abort the attempt that runs, as if it had not begun."""
+        self.trace.withdrawn()
+        self._take_back()
+
+    def _take_back(self) -> None:
         self.stop()
         if self.request.on_sent is not None:
             self.request.on_sent(False)

@@ -41,6 +41,7 @@ from stretto.router.messages import (
     Stop,
     TakeHedge,
     Ticket,
+    Withdraw,
     WorkerGone,
     WorkerId,
 )
@@ -55,7 +56,7 @@ from stretto.router.stored_names import id_in_path, is_of_all
 from stretto.router.token_reader import TokenReader
 from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.request_trace import RequestTrace
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
@@ -155,6 +156,8 @@ class Front:
                     self._exchanges[ticket].take_hedge()
                 case Stop(ticket, reason):
                     self._at(ticket).give_up(reason)
+                case Withdraw(ticket):
+                    self._exchanges[ticket].withdraw()
                 case Refuse(ticket, status, message, retry_after_s):
                     self._at(ticket).refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):

@@ -21,7 +21,7 @@ from stretto.router.aliases import Aliases
 from stretto.router.body_edits import form_model, members_of, values_of
 from stretto.router.messages import RoutedRequest
 from stretto.router.programs import asked_program
-from stretto.router.repairs import Repaired, Repairs
+from stretto.router.repairs import Repairs
 from stretto.router.stored_names import id_in_path, id_named
 from stretto.router.urgency import read_objective
 from stretto.wire.errors import ApiError, RequestRefused, malformed
@@ -109,9 +109,9 @@ def read_request(
     if not isinstance(model_name, str):
         raise malformed("model", "must be a text")
     model_name = model_name[:_MAX_NAME]
-    repaired = repairs.repaired(fields, body) if repairs else Repaired(fields)
-    fields = repaired.fields
     try:
+        repaired = repairs.repaired(path, fields, body)
+        fields = repaired.fields
         text = _text(path, fields)
     except RecursionError as error:
         raise malformed("", "nested too deeply") from error

@@ -74,7 +74,7 @@ from stretto.router.routed_client import Client
 from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
 from stretto.router.workers import Worker
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.wire.errors import REFUSING_ALL
 
 _ABOUT_KEYS = (401, 403)

@@ -21,7 +21,7 @@ from stretto.router.load_checks import LoadChecks
 from stretto.router.own_routes import OwnRoutes
 from stretto.router.request_log import RequestLog
 from stretto.router.token_reader import TokenReader
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 
 if TYPE_CHECKING:
     from stretto.router.kv_feeds import KVFeeds
