@@ -453,6 +453,13 @@ class RoutedExchange:
             task = self._readers.run(resumption.num_read, resumption.rest)
             task.add_done_callback(lambda task: self._rest_was_written(task, reason, was_sent=was_sent))
 
+    def on_broken(self) -> None:
+        """End the request with an error; a client whose request has ended already loses its connection."""
+        if self.has_ended:
+            self.client.abort()
+        else:
+            self.fail("the router could not take the answer")
+
     def _rest_was_written(self, task: asyncio.Future[bytes | None], reason: str, *, was_sent: bool) -> None:
         """Go on after a thread has written the request for the rest, unless the request has ended."""
         if not task.cancelled() and not self.has_ended:
