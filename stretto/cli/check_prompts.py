@@ -53,7 +53,7 @@ def _found(file: Path) -> tuple[int, list[Any]]:
     from stretto.trace.lines import json_lines
 
     if is_agent_trace(file):
-        from stretto.operate.prefix.guard import Loss
+        from stretto.operate.prefix.fault import Loss
         from stretto.operate.prefix.shown import fault_json
 
         check = _checked(file)

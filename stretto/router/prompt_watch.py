@@ -38,6 +38,7 @@ class PromptWatch:
         """Note a request that was placed; `body` returns it as it is sent, and may be called later."""
         if (key := routed.key) is None:
             return
+        self._watch.traffic.has_key(trace, key)
         kind = kind_of(trace.target, routed, is_listed=trace.is_listed)
         if self._watch.prompts.arrived(kind, routed.program.name, key.blocks, key.block_tokens):
             self._loop.call_soon(self._look, trace, kind, routed.program.name, body)
@@ -69,6 +70,6 @@ def _read(program: str, path: str, body: bytes) -> SeenPrompt | None:
     """Return the prompt of a body, of which the router has read another form already."""
     try:
         fields = json.loads(body)
+        return seen_prompt(program, path, fields) if isinstance(fields, dict) else None
     except (ValueError, RecursionError):
         return None
-    return seen_prompt(program, path, fields) if isinstance(fields, dict) else None

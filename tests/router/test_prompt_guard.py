@@ -13,6 +13,7 @@ from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig
 from stretto.router.prompts import read_request
 from stretto.router.repairs import RepairConfig, Repairs
+from stretto.wire.errors import RequestRefused
 
 CHAT = "/v1/chat/completions"
 RULES = "\n".join(f"Rule {n}: an answer about matter number {n} is short and says why." for n in range(80))
@@ -156,3 +157,18 @@ def test_a_rule_that_is_none_is_refused(rule: dict[str, Any]) -> None:
 def test_a_hostile_text_does_not_take_long_to_be_searched() -> None:
     hostile = {"model": "m", "messages": [{"role": "system", "content": "a" * 60_000 + "\n" + "ab" * 30_000}]}
     assert repaired(hostile, drop_line="a*b*a*b*c")[1] == ""
+
+
+@pytest.mark.parametrize("rule", [{"canonical_tools": True}, {"drop_line": "Now: *"}])
+def test_tools_that_are_nested_too_deeply_are_refused_with_repairs_too(rule: dict[str, Any]) -> None:
+    deep = b'{"model": "m", "messages": [], "tools": [' + b'{"a":' * 980 + b"1" + b"}" * 980 + b"]}"
+    with pytest.raises(RequestRefused, match=r"nested too deeply|recursion"):
+        read_request(
+            CHAT, "", deep, uses_keys=True, is_repeatable=True, repairs=Repairs([RepairConfig(**rule)])
+        )
+
+
+def test_what_an_embedding_is_asked_of_stays_as_it_is() -> None:
+    fields = {"model": "m", "input": "Now: 9:41\nThe text."}
+    assert repaired(fields, "/v1/embeddings", drop_line="Now: *") == (fields, "")
+    assert repaired(fields, "/v1/responses", drop_line="Now: *")[0]["input"] == "The text."
