@@ -69,6 +69,6 @@ def _read(program: str, path: str, body: bytes) -> SeenPrompt | None:
     """Return the prompt of a body, of which the router has read another form already."""
     try:
         fields = json.loads(body)
+        return seen_prompt(program, path, fields) if isinstance(fields, dict) else None
     except (ValueError, RecursionError):
         return None
-    return seen_prompt(program, path, fields) if isinstance(fields, dict) else None
