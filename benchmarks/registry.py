@@ -217,6 +217,12 @@ _ALL = (
         (("hits restored by repairs (%)", "restored"),),
     ),
     Benchmark(
+        "workers",
+        "Programs with one more server: what a simulation of a door's traffic predicts, and what is measured",
+        "benchmarks.workers.benchmark",
+        (("one more server: predicted and measured", "off_percent"),),
+    ),
+    Benchmark(
         "service",
         "Cost of the service: processor time of a call over HTTP, a chain of 10,000, memory of sessions",
         "benchmarks.service.benchmark",

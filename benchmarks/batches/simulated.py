@@ -21,7 +21,7 @@ from stretto.model.deployment import Engine
 from stretto.model.tasks import Decode, Done, LLMTask
 from stretto.model.values import Segment
 from stretto.router.config import RouterConfig, WorkerConfig
-from stretto.router.messages import RoutedRequest, RouterAction, Send, Stop, Ticket, WorkerUsage
+from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, Withdraw, WorkerUsage
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.router_state import RouterState
 from stretto.sched.messages import Event, LLMReport
@@ -235,7 +235,7 @@ class Run:
 
     def _act(self, actions: Sequence[RouterAction]) -> None:
         for action in actions:
-            if isinstance(action, Stop):
+            if isinstance(action, Withdraw):
                 asked = self._asked[action.ticket]
                 assert asked.worker is not None
                 assert asked.task is not None

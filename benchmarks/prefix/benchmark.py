@@ -20,7 +20,8 @@ from benchmarks.recognition.recorded import recorded_calls
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, spread
 from stretto.cluster.placement import PromptKey
-from stretto.operate.prefix.guard import Fault, PrefixGuard, PromptKind
+from stretto.operate.prefix.fault import Fault
+from stretto.operate.prefix.guard import PrefixGuard, PromptKind
 from stretto.operate.prefix.seen_prompt import seen_prompt
 from stretto.router.prompt_check import PromptCheck
 from stretto.router.prompts import read_request

@@ -48,7 +48,7 @@ def _clock(h: Harness, turn: int) -> str:
 
 
 def _id(h: Harness) -> str:
-    return f"{h.rng.getrandbits(128):032x}"
+    return f"{h.noise.getrandbits(128):032x}"
 
 
 def _first_system(fields: Fields, edit: Callable[[str], str]) -> None:
@@ -161,7 +161,7 @@ def _tools() -> dict[str, PlantedFault]:
     """Lists of tools that are put together anew."""
 
     def shuffled(h: Harness, f: Fields, turn: int) -> None:
-        h.rng.shuffle(f["tools"])
+        h.noise.shuffle(f["tools"])
 
     def by_session(h: Harness, f: Fields, turn: int) -> None:
         f["tools"] = f["tools"][h.number :] + f["tools"][: h.number]
@@ -171,7 +171,7 @@ def _tools() -> dict[str, PlantedFault]:
 
     def required(h: Harness, f: Fields, turn: int) -> None:
         for tool in f["tools"]:
-            h.rng.shuffle(tool["function"]["parameters"].setdefault("required", []))
+            h.noise.shuffle(tool["function"]["parameters"].setdefault("required", []))
             tool["function"]["parameters"]["properties"] = _shuffled_keys(
                 h, tool["function"]["parameters"].get("properties", {})
             )
@@ -199,7 +199,7 @@ def _long(h: Harness) -> Any:
 
 
 def _shuffled_keys(h: Harness, value: dict[str, Any]) -> dict[str, Any]:
-    return {key: value[key] for key in h.rng.sample(sorted(value), len(value))}
+    return {key: value[key] for key in h.noise.sample(sorted(value), len(value))}
 
 
 def _texts() -> dict[str, PlantedFault]:
@@ -210,7 +210,9 @@ def _texts() -> dict[str, PlantedFault]:
         _first_system(f, lambda text: f"You are the assistant of {name}, who works in sales.\n{text}")
 
     def status(h: Harness, f: Fields, turn: int) -> None:
-        files = [f" M src/{h.rng.choice(h.tools)['function']['name']}.py" for _ in range(h.rng.randint(1, 5))]
+        files = [
+            f" M src/{h.noise.choice(h.tools)['function']['name']}.py" for _ in range(h.noise.randint(1, 5))
+        ]
         _first_system(f, lambda text: "git status:\n" + "\n".join(files) + "\n\n" + text)
 
     def question_first(h: Harness) -> Any:
@@ -234,7 +236,7 @@ def _texts() -> dict[str, PlantedFault]:
 
     def examples(h: Harness, f: Fields, turn: int) -> None:
         few = h.texts.passages[:12]
-        shown = "\n\n".join(f"Example:\n{one}" for one in h.rng.sample(few, len(few)))
+        shown = "\n\n".join(f"Example:\n{one}" for one in h.noise.sample(few, len(few)))
         f["messages"][0]["content"] = f"Do as these do.\n\n{shown}"
 
     def results(h: Harness, f: Fields, turn: int) -> None:
@@ -252,10 +254,6 @@ def _texts() -> dict[str, PlantedFault]:
 
     def salted(h: Harness, f: Fields, turn: int) -> None:
         f["cache_salt"] = _id(h)
-
-    def memory(h: Harness, f: Fields, turn: int) -> None:
-        notes = "\n".join(f"- {h.passage()[:80]}" for _ in range(3))
-        f["messages"][1]["content"] = f"<memory>\n{notes}\n</memory>\n{f['messages'][1]['content']}"
 
     text = ("text", "number", "time", "id")
     return {

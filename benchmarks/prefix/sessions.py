@@ -42,13 +42,16 @@ class Harness:
     """What all sessions of a kind have, and the choices of one of them.
 
     Attributes:
-        rng: choices of this session; `shared` are those of its kind.
+        shared: choices of its kind.
+        rng: choices of this session.
+        noise: choices of a fault alone, so that the session has the same texts without it.
         number: number of the session.
     """
 
     texts: Texts
     shared: random.Random
     rng: random.Random
+    noise: random.Random
     number: int
     system: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -80,7 +83,7 @@ def calls_of(build: Build, texts: Texts, seed: str, num_sessions: int = NUM_SESS
     calls = []
     for number in range(num_sessions):
         rng = random.Random(f"{seed} session {number}")
-        harness = Harness(texts, random.Random(seed), rng, number)
+        harness = Harness(texts, random.Random(seed), rng, random.Random(f"{seed} noise {number}"), number)
         at_s = rng.uniform(0, 20)
         for path, fields, answer in build(harness):
             body = _answer_body(path, answer)

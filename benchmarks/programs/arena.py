@@ -141,8 +141,7 @@ class ProgramArena:
     ) -> ProgramRun:
         programs, lone = self.programs(mix, seed), self.lone(mix, seed)
         duration_s = self.duration_s(mix, load, seed)
-        owners = {query.name: one.name for one in programs for query in one.queries}
-        order = chosen.order(lone.work_s, owners)
+        order = chosen.order(lone.work_s, programs, servers.output_s)
         larger = replace(servers, kv_factor=chosen.kv_factor)
         simulation = Simulation(
             larger, programs, chosen.policy, order, observers=observers, placement=chosen.placement
@@ -229,7 +228,7 @@ def code_digest() -> str:
 def workload_digest() -> str:
     """Digest of what makes the programs."""
     folder = Path(__file__).parent
-    names = ("work", "recorded", "mixes", "graphs", "simulated", "orders", "arena")
+    names = ("work", "recorded", "mixes", "graphs", "simulated", "orders", "arena", "without_foresight")
     return _digest([folder / f"{name}.py" for name in names])
 
 

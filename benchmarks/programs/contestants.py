@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.programs.orders import CallKey, least_attained, least_left
+from benchmarks.programs.without_foresight import least_expected
+from benchmarks.programs.work import MixedProgram
 from stretto.model.deployment import Engine
 from stretto.sched.orders.order import NewOrder
 
 ARRIVAL = "arrival"
 CLAIRVOYANT = "clairvoyant"
 ATTAINED = "least_attained"
+EXPECTED = "without_foresight"
+"""The least expected work per end by the true distributions: what can be known without foresight."""
 ENDLESS = "endless_memory"
 BEFORE = "least_work"
 """The default order before programs had one of their own."""
@@ -37,11 +41,22 @@ class ProgramContestant:
     kv_factor: int = 1
     placement: str | None = None
 
-    def order(self, work_s: Mapping[CallKey, float], programs: Mapping[str, str]) -> NewOrder | None:
-        """Return the order of the judge's own for one run; None if it has a policy."""
+    def order(
+        self, work_s: Mapping[CallKey, float], programs: Sequence[MixedProgram], output_s: float
+    ) -> NewOrder | None:
+        """Return the order of the judge's own for one run; None if it has a policy.
+
+        Args:
+            work_s: seconds of work of each call, as long as it is.
+            output_s: seconds of a generated token.
+        """
         if self.policy is not None:
             return None
-        return least_attained() if self.name == ATTAINED else least_left(work_s, programs)
+        if self.name == EXPECTED:
+            return least_expected(work_s, programs, output_s)
+        if self.name == ATTAINED:
+            return least_attained()
+        return least_left(work_s, {query.name: one.name for one in programs for query in one.queries})
 
 
 def contestant(name: str) -> ProgramContestant:
@@ -51,6 +66,7 @@ def contestant(name: str) -> ProgramContestant:
         ARRIVAL: ProgramContestant(ARRIVAL, "throughput"),
         ATTAINED: ProgramContestant(ATTAINED, None),
         CLAIRVOYANT: ProgramContestant(CLAIRVOYANT, None),
+        EXPECTED: ProgramContestant(EXPECTED, None),
         ENDLESS: ProgramContestant(ENDLESS, default, ENDLESS_FACTOR),
         OURS: ProgramContestant(OURS, default),
         PLACED: ProgramContestant(PLACED, default, placement="stretto"),
@@ -60,4 +76,4 @@ def contestant(name: str) -> ProgramContestant:
 
 def all_names() -> tuple[str, ...]:
     """Return the names of the contestants of a report, arrival order first."""
-    return ARRIVAL, BEFORE, ATTAINED, OURS, CLAIRVOYANT, ENDLESS
+    return ARRIVAL, BEFORE, ATTAINED, OURS, EXPECTED, CLAIRVOYANT, ENDLESS

@@ -16,7 +16,7 @@ SCALE = 16
 MOST_FIRST_TOKENS = 1024
 """Longest first prompt of an agent, so that those of one server fit into its KV memory together."""
 
-_CALLS = (2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 13, 17, 23, 30, 42, 68)
+CALLS = (2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8, 10, 13, 17, 23, 30, 42, 68)
 _FIRST = (
     *(11349, 13904, 15678, 17075, 17724, 18467, 18964, 19530, 20202, 20725, 21393, 24236),
     *(29831, 45412, 64641, 69692, 86769, 103296, 123001, 138690, 183948, 259335, 300806, 462815),
@@ -34,7 +34,7 @@ _TOOL_S = (3, 4, 4, 5, 5, 5, 6, 6, 7, 7, 8, 8, 9, 10, 11, 13, 15, 17, 21, 28, 40
 
 def agent_calls(draw: Random) -> int:
     """Return the number of LLM calls of an agent's task."""
-    return draw.choice(_CALLS)
+    return draw.choice(CALLS)
 
 
 def agent_first_tokens(draw: Random) -> int:

@@ -87,10 +87,13 @@ class JudgedServers:
 
     def work_s(self, usage: Usage) -> float:
         """Return the seconds of a full server that a call took."""
-        profile = llm_profile(self.cost)
         num_new = usage.num_prompt_tokens - usage.num_cached_tokens
-        output_s = profile.decode_s(self.sequences) / self.sequences
-        return profile.per_unit_s * num_new + output_s * usage.num_output_tokens
+        return llm_profile(self.cost).per_unit_s * num_new + self.output_s * usage.num_output_tokens
+
+    @property
+    def output_s(self) -> float:
+        """Seconds of a full server that a generated token takes."""
+        return llm_profile(self.cost).decode_s(self.sequences) / self.sequences
 
 
 @cache

@@ -1,7 +1,8 @@
 """One cell of the judge: `python -m benchmarks.programs.try_one MIX LOAD SEED POLICY...`.
 
 A policy is a name of the vocabulary, or of a contestant (`arrival`, `least_attained`, `clairvoyant`,
-`endless_memory`, `ours`). Arrival order and the clairvoyant always run. Seeds below 10 are for tuning, at
+`without_foresight`, `endless_memory`, `ours`).
+Arrival order and the clairvoyant always run. Seeds below 10 are for tuning, at
 loads such as 0.6, 0.8 and 1.0: a report has other seeds, and so other programs, and other loads.
 """
 

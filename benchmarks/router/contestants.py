@@ -19,7 +19,6 @@ PLACEMENTS = ("least_loaded", "stretto")
 """Policies with which our router runs: the cheapest to ask, and the one that asks most."""
 OTHERS_MISSING = "others' routers are left out: not installed (`make router-env`)"
 _PATIENCE_S = 60.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,11 @@ class Running:
     pid: int
 
     def cpu_s(self) -> float:
-        """Return the seconds of processor time that its process has spent."""
+        """Return the seconds of processor time that the threads of its process have spent."""
         if not self.pid:
             return 0.0
-        stat = Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
-        return (int(stat[11]) + int(stat[12])) / _TICKS
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(one.read_text().split()[0]) for one in tasks) / 1e9
 
 
 def contestants() -> list[Contestant]:

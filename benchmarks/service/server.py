@@ -17,11 +17,11 @@ from stretto.cluster.messages import InstanceLoad
 from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.engines.catalogue import transforms_engine
 from stretto.engines.prompt_tokens import PromptTokenizer
+from stretto.http.collector import spare_collector
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Done, LLMEvent, LLMTask
 from stretto.runtime.runtime import Runtime
 from stretto.service.config import Limits, ServiceConfig
-from stretto.service.serve import spare_collector
 from stretto.service.service import Service
 
 ANSWER = "ok"

@@ -21,6 +21,7 @@ from benchmarks.service.server import AtOnce
 from checks.attacks.loop_slices import Slices, loop_slices
 from stretto.apps import naive_rag
 from stretto.engines.catalogue import transforms_engine
+from stretto.http.collector import spare_collector
 from stretto.model.deployment import deploy
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
@@ -28,7 +29,6 @@ from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool
-from stretto.service.serve import spare_collector
 from stretto.service.service import Service
 
 KINDS = ("serve", "serve --worker", "route")

@@ -79,7 +79,7 @@ def _found(file: Path) -> tuple[int, list[Any]]:
 def _looked(file: Path) -> tuple[int, list[dict[str, Any]]]:
     """Return the number of requests of a trace of agents, and its faults. Raises UserError."""
     from stretto.cli.agent_replay import is_agent_trace
-    from stretto.operate.prefix.guard import Loss
+    from stretto.operate.prefix.fault import Loss
     from stretto.operate.prefix.shown import fault_json
 
     if not is_agent_trace(file):

@@ -32,9 +32,8 @@ def _table(key: str, learned: LearnedWork) -> str:
     for place, row in enumerate(islice(found, _MOST), 1):
         seconds = (row.median_s, row.p95_s, row.index_s)
         work = [f"{value:.3g} s" for value in seconds]
-        rows.append(
-            (str(place), row.kind, f"{row.done_s:.2g} s", f"{row.num:.0f}", work[0], work[1], work[2])
-        )
+        so_far = f"{row.num_queries} queries" if row.num_queries else f"{row.done_s:.2g} s"
+        rows.append((str(place), row.kind, so_far, f"{row.num:.0f}", work[0], work[1], work[2]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     if len(found) > _MOST:

@@ -13,7 +13,8 @@ from urllib.request import Request, urlopen
 
 from stretto.cli.terminal import shown
 from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable, UserError
-from stretto.operate.admin_pages import PROGRAM, PROGRAMS
+from stretto.model.extras import imports_of
+from stretto.operate.admin_pages import PROGRAM, PROGRAMS, TRAFFIC
 from stretto.operate.explanations import explanation_text
 
 _TIMEOUT_S = 30.0
@@ -39,9 +40,39 @@ def print_program_time(program: str | None, url: str | None, key_env: str | None
             )
     else:
         print(shown("\n\n".join(map(explanation_text, found)), sys.stdout))
+        if (what_if := _what_if(url.rstrip("/"), key_env, found)) is not None:
+            print("\n" + what_if)
 
 
-def _ask(url: str, key_env: str | None) -> list[dict[str, Any]]:
+def _what_if(url: str, key_env: str | None, found: list[dict[str, Any]]) -> str | None:
+    """Return what one more worker would change for a program and for all, in words; None if the door has no
+    workers, or too few requests are known. A door of an earlier release tells nothing.
+    """
+    try:
+        told = _ask(url + TRAFFIC, key_env)
+    except (UserError, EngineFailure):
+        return None
+    with imports_of("route", "the simulation"):
+        from stretto.router.what_if import simulated_change
+    try:
+        change = simulated_change(told)
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineFailure(f"{url}{TRAFFIC}: the answer is none of a door: {error!s:.100}") from error
+    if change is None:
+        return None
+    mine = [change.changes.get((one.get("tenant", ""), one["program"])) for one in found]
+    words = [f"with one more worker: {share:+.0%}" for share in mine if share is not None]
+    return "\n".join(
+        [
+            *words,
+            f"all programs with one more worker: {change.mean_change:+.0%}",
+            f"(simulated from the last {change.num_requests} requests; of what was, the simulation is "
+            f"{change.error:.0%} off)",
+        ]
+    )
+
+
+def _ask(url: str, key_env: str | None) -> Any:
     headers = {"accept": "application/json"}
     if key_env is not None:
         if not (key := os.environ.get(key_env, "").strip()):
@@ -49,7 +80,7 @@ def _ask(url: str, key_env: str | None) -> list[dict[str, Any]]:
         headers["authorization"] = f"Bearer {key}"
     try:
         with urlopen(Request(url, headers=headers), timeout=_TIMEOUT_S) as answer:
-            return list(json.load(answer))
+            return json.load(answer)
     except HTTPError as error:
         raise _refused(error) from error
     except (URLError, TimeoutError, OSError) as error:

@@ -2,8 +2,10 @@
 
 A graph says what waits. It does not say how many turns an agent will take, how wide a map will be, or how
 many steps an expansion adds. What earlier programs did says it roughly: of each arrival of work one *sample*
-is kept, how much work the program had asked for by then and how much it asked for later. Samples are counted
-by *source* (the kind of program and the step) and by the work asked for so far, in bins that double.
+is kept, how much work the query had asked for by then and how much it asked for later. Samples are counted
+by *source* (the kind of program and the step) and by the work asked for so far, in bins that double. How
+programs of several queries go on after a query is counted by itself (`costs/learned_queries.py`): a query
+ends long before it is known that no other one comes.
 
 The index of a program is the least work that is spent, per program that ends, by serving programs like it
 until they have had so much more: the inverse of the Gittins index. Where all need the same, it is that. Where
@@ -25,7 +27,18 @@ from dataclasses import astuple, dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from stretto.costs.work_left import BINS, WorkLeft, bin_of, checked_place, positive, upper_s
+from stretto.costs.learned_queries import LearnedQueries
+from stretto.costs.work_left import (
+    BINS,
+    SURE_END,
+    Stops,
+    WorkLeft,
+    bin_of,
+    checked_place,
+    least_per_end,
+    positive,
+    upper_s,
+)
 from stretto.model.errors import ConfigError
 
 Source: TypeAlias = tuple[str, ...]
@@ -38,8 +51,6 @@ NOTHING_LEARNED: Mapping[str, LearnedWork] = MappingProxyType({})
 _ENOUGH = 4.0
 """Samples from which a distribution is used."""
 _MAX_SOURCES = 1024
-_ENOUGH_SINGLE = 8
-"""Programs in a row that ended with their first query, from which on their kind is taken not to go on."""
 _LEAST_WEIGHT = 1 / 32
 """Least weight of a new observation in a mean."""
 
@@ -73,16 +84,14 @@ class _Fresh:
 @dataclass(slots=True)
 class _OfSource:
     """What was learned of one source: later work by bins of the work so far, how fresh prompts are, how long
-    programs went on; of kinds also whether the last of them may have gone on after its queries, and how many
-    in a row ended with their first query.
+    queries went on; of kinds also how programs of several queries went on.
     """
 
     cells: dict[int, WorkLeft] = field(default_factory=dict)
     fresh: _Fresh = field(default_factory=lambda: _Fresh())
     way_s: float = 0.0
     num_ways: int = 0
-    is_open_ended: bool = False
-    num_single: int = 0
+    queries: LearnedQueries = field(default_factory=LearnedQueries)
 
     def find(self, done_s: float) -> WorkLeft | None:
         """Return the distribution that is nearest in work so far, of those with enough samples."""
@@ -96,11 +105,12 @@ class _OfSource:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRow:
-    """What was learned of one kind of program, for people: how much more the programs asked for that had
-    asked for this much work.
+    """What was learned of one kind of program, for people: how much more was asked for by the queries that
+    had asked for this much work, or by the programs that had made so many queries.
 
     Attributes:
-        done_s: least seconds of work so far of the row.
+        done_s: least seconds of work so far of the row, within one query.
+        num_queries: least number of queries of the row, for programs of several; else 0.
         num: number of samples, of which old ones count less.
         median_s: median seconds of the work that was asked for later.
         p95_s: 95th percentile of those seconds.
@@ -109,6 +119,7 @@ class LearnedRow:
 
     kind: str
     done_s: float
+    num_queries: int
     num: float
     median_s: float
     p95_s: float
@@ -129,38 +140,44 @@ class LearnedWork:
         way_s: float | None = None,
         *,
         asked_s: float = 0.0,
-        is_open_ended: bool = False,
     ) -> None:
-        """Count a program that asked for `left_s` seconds of work after it had asked for `done_s`.
+        """Count a query that asked for `left_s` seconds of work after it had asked for `done_s`.
 
         Args:
-            way_s: time from the start of this work to the end of the program, without the time that later
+            way_s: time from the start of this work to the end of the query, without the time that later
                 work of it waited; None if it was not measured.
             asked_s: the part of `done_s` that came at once, last.
-            is_open_ended: whether the program was several queries.
         """
         place, left_s = bin_of(done_s) // 2, max(0.0, left_s)
         found = self._source(source)
         if way_s is not None:
             found.num_ways += 1
             found.way_s += max(_LEAST_WEIGHT, 1 / found.num_ways) * (way_s - found.way_s)
-        of_kind = self._source(source[:1])
-        of_kind.is_open_ended = is_open_ended
-        for one in (found, of_kind):
+        for one in (found, self._source(source[:1])):
             cell = one.cells.get(place)
             if cell is None:
                 cell = one.cells[place] = WorkLeft()
             cell.count(left_s, asked_s)
 
-    def count_queries(self, kind: str, num_queries: int) -> None:
-        """Count a program of a kind that may be several queries, and has ended after so many."""
-        found = self._source((kind,))
-        found.num_single = found.num_single + 1 if num_queries == 1 else 0
+    def queries_of(self, kind: str) -> LearnedQueries:
+        """Return how programs of several queries of a kind go on, to count another one."""
+        return self._source((kind,)).queries
 
-    def goes_on(self, kind: str) -> bool:
-        """Return whether a program of a kind may go on after its first query."""
+    def index_s(self, left: WorkLeft | None, waiting_s: float, kind: str, num_queries: int) -> float:
+        """Return the index of a program of which `waiting_s` seconds wait.
+
+        Args:
+            left: distribution of what the query asks for later; None if nothing is known.
+            num_queries: number of its queries so far, if it may be several; else 0.
+        """
+        stops = self._stops(kind, num_queries)
+        return least_per_end(waiting_s, stops) if left is None else left.index_s(waiting_s, stops)
+
+    def _stops(self, kind: str, num_queries: int) -> Stops:
+        if not num_queries:
+            return SURE_END
         found = self._sources.get((kind,))
-        return found is None or found.num_single < _ENOUGH_SINGLE
+        return (_NOTHING if found is None else found.queries).stops(num_queries)
 
     def observe_fresh(self, source: Source, num_known: float, num_fresh: float) -> None:
         """Count a prompt of `num_known` tokens of which `num_fresh` had to be computed."""
@@ -174,8 +191,8 @@ class LearnedWork:
         return num_known if found is None else found.fresh.expected(num_known)
 
     def way_s(self, source: Source) -> float | None:
-        """Return the mean time from the start of work of this source to the end of its program; None if no
-        such program has ended.
+        """Return the mean time from the start of work of this source to the end of its query; None if no
+        such query has ended.
         """
         found = self._sources.get(source)
         return None if found is None or not found.num_ways else found.way_s
@@ -194,11 +211,17 @@ class LearnedWork:
     def rows(self) -> Iterator[LearnedRow]:
         """Yield what was learned, by kind of program and work so far, for people."""
         for source, found in sorted(self._sources.items()):
-            for place, cell in sorted(found.cells.items()) if len(source) == 1 else ():
+            if len(source) > 1:
+                continue
+            (kind,) = source
+            for place, cell in sorted(found.cells.items()):
                 done_s = upper_s(max(0, 2 * place - 1))
-                index_s = cell.index_s(cell.asked_s, done_s if found.is_open_ended else 0.0)
                 median_s, p95_s = cell.quantile_s(0.5), cell.quantile_s(0.95)
-                yield LearnedRow(source[0], done_s, cell.total, median_s, p95_s, index_s)
+                index_s = cell.index_s(cell.asked_s)
+                yield LearnedRow(kind, done_s, 0, cell.total, median_s, p95_s, index_s)
+            for number, total, median_s, p95_s in found.queries.rows():
+                index_s = self.index_s(None, found.queries.mean_work_s(number), kind, number)
+                yield LearnedRow(kind, 0.0, number, total, median_s, p95_s, index_s)
 
     def state(self) -> list[dict[str, Any]]:
         """Return all that was learned, as data that JSON can hold."""
@@ -207,7 +230,7 @@ class LearnedWork:
                 "source": list(source),
                 "fresh": list(astuple(found.fresh)),
                 "way": [found.way_s, found.num_ways],
-                "is_open_ended": found.is_open_ended,
+                "queries": found.queries.state(),
                 "cells": [[place, cell.state()] for place, cell in found.cells.items()],
             }
             for source, found in self._sources.items()
@@ -234,6 +257,7 @@ class LearnedWork:
             assert found.way_s >= 0
             assert found.num_ways >= 0
             assert all(0 <= place <= BINS // 2 for place in found.cells)
+            found.queries.check_invariants()
             for cell in found.cells.values():
                 cell.check_invariants()
 
@@ -258,4 +282,10 @@ def _source_of(state: Mapping[str, Any]) -> _OfSource:
     way_s, num_ways = state["way"]
     cells = {checked_place(place, BINS // 2 + 1): WorkLeft.of_state(cell) for place, cell in state["cells"]}
     fresh = _Fresh(tokens, share, of_tokens, of_share, int(positive(num)))
-    return _OfSource(cells, fresh, positive(way_s), int(positive(num_ways)), bool(state["is_open_ended"]))
+    if state.get("is_open_ended"):  # older: what came later was counted over all queries of a program
+        cells.clear()
+    queries = LearnedQueries.of_state(state.get("queries", ()))
+    return _OfSource(cells, fresh, positive(way_s), int(positive(num_ways)), queries)
+
+
+_NOTHING = LearnedQueries()

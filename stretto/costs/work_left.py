@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
+
+Stops: TypeAlias = Sequence[tuple[float, float]]
+"""Where one could stop: the work spent until then, and the share of programs that have ended by then."""
+SURE_END: Stops = ((0.0, 1.0),)
+"""Stops of a program that ends with its query."""
 
 _LEAST_S = 1e-5
 """Seconds below which work counts as none."""
@@ -15,6 +20,13 @@ _MOST = 256.0
 """Samples of a distribution at which all counts are halved."""
 _REFRESH = 16.0
 """Inverse of the share of samples that may be new before an index counts them."""
+
+
+def least_per_end(waiting_s: float, stops: Stops) -> float:
+    """Return the least work per program that ends, of all stops, if so much waits before them."""
+    if len(stops) == 1:
+        return (waiting_s + stops[0][0]) / stops[0][1]
+    return min([(waiting_s + spent_s) / ended for spent_s, ended in stops])
 
 
 def bin_of(seconds: float) -> int:
@@ -64,15 +76,21 @@ class WorkLeft:
                 break
         return self.sums_s[place] / self.weights[place]
 
-    def index_s(self, waiting_s: float, least_s: float = 0.0) -> float:
-        """Return the least work per program that ends, with `waiting_s` of it waiting already; `least_s` if
-        that is more. The last sixteenth of the samples need not count yet.
+    def index_s(self, waiting_s: float, stops: Stops = SURE_END) -> float:
+        """Return the least work per program that ends, with `waiting_s` of it waiting already. The last
+        sixteenth of the samples need not count yet.
+
+        Args:
+            stops: ends of the query that this work is of, first, and of the program's further queries.
         """
         if self.lines is None or _REFRESH * self.num_new > self.total:
             self.lines, self.num_new = self._lines(), 0
         if len(self.lines) == 1:
-            return max(waiting_s + self.lines[0][0], least_s)
-        return max(min([(waiting_s + spent_s) / ended for spent_s, ended in self.lines]), least_s)
+            return least_per_end(waiting_s + self.lines[0][0], stops)
+        least_s = min([(waiting_s + spent_s) / ended for spent_s, ended in self.lines]) / stops[0][1]
+        if len(stops) == 1:
+            return least_s
+        return min(least_s, least_per_end(waiting_s + self.lines[-1][0], stops[1:]))
 
     def _lines(self) -> list[tuple[float, float]]:
         """Return pairs of the work spent beyond what waits, and the share of programs that have ended by

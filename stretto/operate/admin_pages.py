@@ -5,7 +5,7 @@ answer the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from time import monotonic
@@ -22,6 +22,8 @@ from stretto.wire.metrics import Published
 
 PAGE, LIVE, PROGRAMS, PROGRAM = "/", "/admin/live", "/admin/programs", "/admin/program"
 """Paths of the page, of its events, of the list of programs, and of one program (`?program=ID`)."""
+PROMPTS, TRAFFIC = "/admin/prompts", "/admin/traffic"
+"""Paths of the faults of prompts, and of the requests of the last minutes, for a simulation."""
 LIVE_S = 1.0
 """Seconds between two events of the page."""
 _POLICY = (
@@ -47,10 +49,17 @@ class AdminPages:
 
     Args:
         view: returns the present state of the door.
+        settings: returns the settings of its router and workers, for a simulation; None without a router.
     """
 
-    def __init__(self, watch: Watch, view: Callable[[], FleetView]) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        view: Callable[[], FleetView],
+        settings: Callable[[], Mapping[str, object] | None] = lambda: None,
+    ) -> None:
         self._watch = watch
+        self._settings = settings
         self._view = view
         self._event = b""
         self._made_s = -LIVE_S
@@ -67,6 +76,9 @@ class AdminPages:
                 return _json([summary_json(one, now_s) for one in self._watch.programs])
             case "/admin/prompts":
                 return _json(faults_json(self._watch.prompts))
+            case "/admin/traffic" if (settings := self._settings()) is not None:
+                requests = [one.to_json() for one in self._watch.traffic.requests()]
+                return _json({**settings, "requests": requests})
             case "/admin/program":
                 name = "".join(parse_qs(query).get("program", [""]))
                 found = self._watch.programs.find(name)

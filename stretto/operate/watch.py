@@ -7,6 +7,7 @@ from stretto.operate.program_times import ProgramTimes
 from stretto.operate.request_lines import RequestLines
 from stretto.operate.request_metrics import RequestMetrics
 from stretto.operate.spans import Spans
+from stretto.operate.traffic import RecentTraffic
 from stretto.sched.observer import Observers
 
 
@@ -20,6 +21,7 @@ class Watch:
         metrics: counts of requests.
         programs: where the time of the last programs went.
         prompts: which programs send prompts that change before text that stays.
+        traffic: requests of the last minutes, for simulations.
         observers: all observers, which are to be shown each request.
     """
 
@@ -27,8 +29,9 @@ class Watch:
         self.metrics = RequestMetrics()
         self.programs = ProgramTimes()
         self.prompts = PrefixGuard()
+        self.traffic = RecentTraffic()
         self.spans = spans
-        self.observers = Observers([self.metrics, self.programs, RequestLines()])
+        self.observers = Observers([self.metrics, self.programs, self.traffic, RequestLines()])
         if spans is not None:
             self.observers.add(spans)
 

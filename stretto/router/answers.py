@@ -1,4 +1,4 @@
-"""The body of a worker's answer on its way to the client: whole events, and the counts at its end.
+"""The body of a worker's answer on its way to the client: whole events, its end, and the counts there.
 
 A stream of events is passed on event by event, so that one that is cut never ends inside an event: what
 stands behind the last complete one is held back until the rest comes. The bytes are never changed.
@@ -6,10 +6,13 @@ stands behind the last complete one is held back until the rest comes. The bytes
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 
+from stretto.model.errors import BadReply, BadServer, EngineUnavailable
 from stretto.router.messages import WorkerUsage
+from stretto.wire.errors import raise_for_event
 
 _MAX_HELD = 1_000_000
 """Bytes of an event that are held back; a longer one is passed on in parts."""
@@ -30,7 +33,19 @@ _OPENING = re.compile(
     rb'(?:created|queued|in_progress|output_item\.added|content_part\.added))"'
 )
 """What an event has that opens a stream: an empty text, or a type of Anthropic's or OpenAI's newer API."""
+_LAST = re.compile(
+    rb'^data: ?\[DONE\]|"type": ?"(?:message_stop|response\.(?:completed|incomplete|failed))"', re.MULTILINE
+)
+"""What the last event of a stream has: OpenAI's mark, or a type of Anthropic's or OpenAI's newer API."""
+_PAGE_KINDS = b"text/html", b"application/xhtml"
+_PAGE = re.compile(rb"<(?:!doctype html|html)", re.IGNORECASE)
+_DATA = re.compile(rb"^data: ?(.*)", re.MULTILINE)
+_NOTHING = b"", b"null", b"[DONE]"
+"""First events of streams that bring no answer."""
+_MAX_REPORT_BYTES = 10_000
+"""Bytes of an answer that may be nothing but the report of a failure."""
 _UNKNOWN = WorkerUsage()
+_LONGEST_NAME = 1 + max(map(len, (*_PROMPT, *_OUTPUT, *_CACHED, *_APART)))
 _COUNTS = re.compile(rb'"(%b)"\s*:\s*(\d{1,9})(?![\w.])' % b"|".join((*_PROMPT, *_OUTPUT, *_CACHED, *_APART)))
 
 
@@ -70,6 +85,49 @@ class EventParts:
         self._edge = near[1 - _LONGEST_END :]
 
 
+def is_page(kind: bytes) -> bool:
+    """Return whether a content type is that of a web page, as of a proxy; the API has none."""
+    return kind.lower().startswith(_PAGE_KINDS)
+
+
+def is_answer(kind: bytes, body: bytes) -> bool:
+    """Return whether the body of a good answer, with a content type, may be one of the API: a page, and JSON
+    that is empty or cut, are none.
+    """
+    body = body.strip()
+    if not kind or kind.lower().startswith(b"application/json"):
+        return len(body) > len(b"{}") and body[:1] + body[-1:] in (b"{}", b"[]")
+    return not (kind.lower().startswith(b"text/") and _PAGE.match(body))
+
+
+def reported_failure(body: bytes) -> str:
+    """Return the temporary failure that a body reports, as servers do with status 200 too; "" if none."""
+    if b'"error"' not in body or len(body) > _MAX_REPORT_BYTES:
+        return ""
+    try:
+        value = json.loads(body)
+        if isinstance(value, dict):
+            raise_for_event(value)
+    except (EngineUnavailable, BadServer) as error:
+        return error.message
+    except (BadReply, ValueError, RecursionError):
+        pass
+    return ""
+
+
+def failed_start(events: bytes) -> str:
+    """Return why the first events of a stream begin no answer; "" if they do, or are comments."""
+    if (first := _DATA.search(events)) is None:
+        return ""
+    data = first[1].rstrip()
+    return "its stream brings no answer" if data in _NOTHING else reported_failure(data)
+
+
+def ends_stream(events: bytes) -> bool:
+    """Return whether the last event of a stream is among some: what is lost behind it is no loss."""
+    return _LAST.search(events) is not None
+
+
 class UsageReader:
     """A reader of the token counts of an answer, which stand near the end of its body."""
 
@@ -88,7 +146,8 @@ class UsageReader:
         """
         if not self._tail:
             return _UNKNOWN
-        found = {name: int(number) for name, number in _COUNTS.findall(self._tail)}
+        begin = max(0, self._tail.find(b'_tokens"') - _LONGEST_NAME)  # a text stands before the counts
+        found = {name: int(number) for name, number in _COUNTS.findall(self._tail, begin)}
         num_prompt, num_output, num_cached = (_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED))
         if num_prompt is not None and _PROMPT[0] not in found:
             num_prompt += sum(found.get(name, 0) for name in _APART)

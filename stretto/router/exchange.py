@@ -19,9 +19,18 @@ from stretto.http.client.headers import Headers, value_of
 from stretto.http.client_request import ClientRequest
 from stretto.http.head import answer_head
 from stretto.http.served import Answering
-from stretto.model.errors import EngineFailure, EngineTimeout
+from stretto.model.errors import EngineFailure, EngineTimeout, EngineUnavailable
 from stretto.operate.spans import Spans
-from stretto.router.answers import EventParts, UsageReader, has_token
+from stretto.router.answers import (
+    EventParts,
+    UsageReader,
+    ends_stream,
+    failed_start,
+    has_token,
+    is_answer,
+    is_page,
+    reported_failure,
+)
 from stretto.router.attempt import Attempt
 from stretto.router.body_edits import Span, edited
 from stretto.router.head import REQUEST_ID, TRACEPARENT, with_ids
@@ -34,9 +43,11 @@ from stretto.router.router_state import RouterState
 from stretto.router.stored_names import made_id
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.request_trace import RequestTrace, read_traceparent
-from stretto.wire.errors import ApiError, is_passing, read_retry_after
+from stretto.wire.errors import REDIRECTIONS, ApiError, is_passing, read_retry_after
 
 _MAX_WHOLE_BYTES = 1_000_000
+_AFTER_LAST_S = 1.0
+"""Seconds for which a worker may keep a stream open after its last event."""
 _KINDS = {
     500: "InternalServerError",
     404: "NotFoundError",
@@ -103,6 +114,7 @@ class RoutedExchange:
         self._body: list[bytes] = []
         self._body_bytes = self._num_kept = 0
         self._events: EventParts | None = None
+        self._last_events = b""
         self._resumption: Resumption | None = None
         self._rest_request: bytes | None = None
         self._usage = UsageReader()
@@ -211,8 +223,10 @@ class RoutedExchange:
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """Answer with the last worker's failure if there is one, or with an error of the router.
 
-        An answer that has begun is cut.
+        A redirection is never passed on: it leads away from the router. An answer that has begun is cut.
         """
+        if status in REDIRECTIONS:
+            status, self._failure = 502, None
         if self._is_streamed:
             self.cut(message)
             return
@@ -245,6 +259,14 @@ class RoutedExchange:
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""
         self.trace.failed(reason)
+        self._take_back()
+
+    def withdraw(self) -> None:
+        """Abort the attempt that runs, as if it had not begun."""
+        self.trace.withdrawn()
+        self._take_back()
+
+    def _take_back(self) -> None:
         self.stop()
         if self.request.on_sent is not None:
             self.request.on_sent(False)
@@ -269,6 +291,8 @@ class RoutedExchange:
         if (attempt := self.attempt) is None:
             return
         limit_s = idle_timeout_s if attempt.has_bytes else first_byte_timeout_s
+        if self._has_last_event and not attempt.is_paused:
+            limit_s = min(limit_s, _AFTER_LAST_S)
         if now_s - attempt.last_s > limit_s and attempt.is_paused:
             self.client.abort()
         elif now_s - attempt.last_s > limit_s:
@@ -346,6 +370,10 @@ class RoutedExchange:
         """Take a part of the body."""
         if self._events is not None:
             if whole := self._events.feed(data):
+                if reason := self._why_no_start(whole):
+                    self.stop()
+                    self.on_failed(EngineUnavailable(reason), was_sent=True)
+                    return
                 self._pass_on(whole)
             if self._events.num_held != self._num_kept or self._resumption is not None:
                 self._hold_rest(self._events)
@@ -359,13 +387,19 @@ class RoutedExchange:
                 self._pass_on_large()
 
     def on_end(self) -> None:
-        """Take the end of the answer: pass it on, or try another worker if it is a passing failure."""
+        """Take the end of the answer: pass it on, or try another worker if it is none or a passing
+        failure.
+        """
         self.attempt = None
         answer = self._answer
         assert answer is not None
         now_s = monotonic()
         if self._is_streamed:
-            if self._events is not None and (rest := self._events.rest()):
+            rest = b"" if self._events is None else self._events.rest()
+            if self._is_cut(answer, rest):
+                self.on_failed(EngineUnavailable("its stream ended before its last event"), was_sent=True)
+                return
+            if rest:
                 self._pass_on(rest)
             if self._is_chunked:
                 self.client.write(b"0\r\n\r\n")
@@ -381,6 +415,9 @@ class RoutedExchange:
                     self.ticket, answer.status, now_s, retry_after_s=_retry_after_s(answer)
                 )
             )
+            return
+        if reason := self._why_none(answer, body):
+            self._leave_worker(answer, reason, status=502)
             return
         self._usage.feed(body)
         if self._made is not None and answer.status < 300:
@@ -398,12 +435,18 @@ class RoutedExchange:
         )
 
     def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
-        """Handle an attempt that has failed before its end."""
+        """Handle an attempt that has failed before its end. After the last event of a stream nothing is lost,
+        so that it is the end.
+        """
         self.attempt = None
+        if self._has_last_event:
+            self.on_end()
+            return
         reason = failure.message
         self.trace.failed(reason)
         if (resumption := self._resumption) is None:
-            self._go_on(None, reason, was_sent=was_sent)
+            is_untouched = self._events is not None and not self._last_events
+            self._go_on(None, reason, was_sent=was_sent, may_begin_anew=is_untouched)
         elif resumption.num_read <= LARGE_BYTES:
             self._go_on(resumption.rest(), reason, was_sent=was_sent)
         else:
@@ -416,11 +459,16 @@ class RoutedExchange:
             rest = None if task.exception() is not None else task.result()
             self._go_on(rest, reason, was_sent=was_sent)
 
-    def _go_on(self, rest: bytes | None, reason: str, *, was_sent: bool = True) -> None:
-        """Bring a failed attempt to the state machine; `rest` is the request for the rest of its answer."""
+    def _go_on(
+        self, rest: bytes | None, reason: str, *, was_sent: bool = True, may_begin_anew: bool = False
+    ) -> None:
+        """Bring a failed attempt to the state machine; `rest` is the request for the rest of its answer.
+
+        `may_begin_anew` is whether the client has got no event, so that all of a stream may come again.
+        """
         if rest is not None:
             self._rest_request = rest
-        may_go_on = rest is not None
+        may_go_on = rest is not None or may_begin_anew
         self._act(
             self._router_state.failed(
                 self.ticket, reason, monotonic(), was_sent=was_sent, may_go_on=may_go_on
@@ -481,9 +529,39 @@ class RoutedExchange:
 
     def _is_page(self, answer: AnswerParser) -> bool:
         """Return whether an answer is a web page, as of a proxy, where the API has none."""
-        kind = value_of(answer.headers, b"content-type") or b""
-        is_asked = self._is_repeatable and self.request.method == b"POST"
-        return is_asked and answer.status < 300 and kind.lower().startswith(b"text/html")
+        return self._should_be_good(answer) and is_page(value_of(answer.headers, b"content-type") or b"")
+
+    def _should_be_good(self, answer: AnswerParser) -> bool:
+        """Return whether an answer says that it is what was asked for, where others may be asked too."""
+        return self._is_repeatable and self.request.method == b"POST" and answer.status in (200, 203)
+
+    def _why_none(self, answer: AnswerParser, body: bytes) -> str:
+        """Return why a whole answer is none, although its status says so; "" if it is one."""
+        if not self._should_be_good(answer):
+            return ""
+        if not is_answer(value_of(answer.headers, b"content-type") or b"", body):
+            return "its answer is empty, cut or a web page"
+        return reported_failure(body)
+
+    @property
+    def _has_last_event(self) -> bool:
+        """Whether the last event of a stream has been passed on."""
+        return self._events is not None and ends_stream(self._last_events)
+
+    def _why_no_start(self, events: bytes) -> str:
+        """Return why events begin no answer, if the client has got none yet; "" if they may."""
+        answer = self._answer
+        is_first = not self._last_events and answer is not None and self._should_be_good(answer)
+        return failed_start(events) if is_first else ""
+
+    def _is_cut(self, answer: AnswerParser, rest: bytes) -> bool:
+        """Return whether a stream whose end has come, with `rest` as its end, has brought nothing, or ended
+        with its connection before its last event.
+        """
+        if self._events is None or not self._should_be_good(answer) or self._has_last_event:
+            return False
+        is_empty = not self._last_events and b"data:" not in rest
+        return is_empty or (answer.ends_with_connection and not ends_stream(rest))
 
     def _begin_stream(self, answer: AnswerParser, *, is_events: bool) -> None:
         self._is_streamed = True
@@ -529,7 +607,7 @@ class RoutedExchange:
         retry_after_s = _retry_after_s(answer)
         self._act(
             self._router_state.refused(
-                self.ticket, status or answer.status, monotonic(), retry_after_s=retry_after_s
+                self.ticket, status or answer.status, monotonic(), reason, retry_after_s=retry_after_s
             )
         )
 
@@ -541,6 +619,8 @@ class RoutedExchange:
             self._resumption.feed(events)
             if self._rest_request is not None:
                 events = self._resumption.joined(events)
+        if b"data:" in events:
+            self._last_events = events
         self._usage.feed(events)
         if self._made is not None and self._made.is_wanted:
             self._router_state.stored(self.ticket, self._made.feed(events))

@@ -21,6 +21,7 @@ from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
 from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
+from stretto.model.record import changed
 from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
@@ -40,6 +41,7 @@ from stretto.router.messages import (
     Stop,
     TakeHedge,
     Ticket,
+    Withdraw,
     WorkerGone,
     WorkerId,
 )
@@ -54,7 +56,7 @@ from stretto.router.stored_names import id_in_path, is_of_all
 from stretto.router.token_reader import TokenReader
 from stretto.router.urgency import read_deadline
 from stretto.router.worker_link import WorkerLink
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.request_trace import RequestTrace
 from stretto.wire.errors import ApiError, RequestRefused, no_such_path
 
@@ -154,6 +156,8 @@ class Front:
                     self._exchanges[ticket].take_hedge()
                 case Stop(ticket, reason):
                     self._at(ticket).give_up(reason)
+                case Withdraw(ticket):
+                    self._exchanges[ticket].withdraw()
                 case Refuse(ticket, status, message, retry_after_s):
                     self._at(ticket).refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):
@@ -303,7 +307,7 @@ class Front:
         """Return a request with its program, and without by what that was recognised."""
         path, num_answers = exchange.request.path, routed.num_answers
         exchange.program = program = RoutedProgram(self.programs, asked, path, num_answers)
-        return replace(routed, asked=None, program=program.named)
+        return changed(routed, asked=None, program=program.named)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
         self.watch.metrics.count_refusal("openai", error.status)

@@ -42,6 +42,22 @@ def fleet_view(front: Front) -> FleetView:
     return FleetView(workers, waits, state.num_waiting, state.num_held)
 
 
+def settings_json(front: Front) -> dict[str, object]:
+    """Return the settings of a router as far as they decide how it serves, and what was learned of its
+    workers, for a simulation: how many requests each runs at once, and the size of its KV memory.
+    """
+    config = front.config
+    workers = front.router_state.workers()
+    return {
+        "placement": config.placement,
+        "order": config.order,
+        "holds_programs": config.holds_programs,
+        "workers": [
+            {"url": one.config.url, "num_slots": one.num_slots, "kv_tokens": one.kv_tokens} for one in workers
+        ],
+    }
+
+
 def gauges(front: Front, engine: str = "") -> list[Published]:
     """Return the present loads of a router and of its workers.
 

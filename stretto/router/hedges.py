@@ -79,12 +79,18 @@ class Hedges:
 
     def sent(self, ticket: Ticket, request: RoutedRequest, num_attempts: int, now_s: float) -> None:
         """Count a request that is sent, and watch how long it waits."""
-        if not (self._share and request.may_hedge):
+        if not self._may_hedge(request):
             return
         self._left = min(_MOST_SAVED, self._left + self._share)
         waits = self._waits.get(_kind_of(request))
         if waits is not None and (limit_s := waits.limit_s()) is not None:
             heappush(self._dues, (now_s + limit_s, ticket, num_attempts))
+
+    def _may_hedge(self, request: RoutedRequest) -> bool:
+        """Return whether a request may be sent a second time. What is offline has no hurry: it waits for
+        others, and may be withdrawn.
+        """
+        return self._share > 0 and request.may_hedge and request.objective != "offline"
 
     def due(self, now_s: float) -> list[tuple[Ticket, int]]:
         """Return the requests that are stragglers by now, unless their answers have begun, each with the
@@ -98,7 +104,7 @@ class Hedges:
 
     def learn(self, request: RoutedRequest, seconds: float) -> None:
         """Learn how long a request waited for its first byte."""
-        if not (self._share and request.may_hedge):
+        if not self._may_hedge(request):
             return
         kind = _kind_of(request)
         if (waits := self._waits.get(kind)) is None:

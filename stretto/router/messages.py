@@ -166,6 +166,15 @@ class Stop:
 
 
 @record
+class Withdraw:
+    """Action: abort the attempt that runs for a request, which waits again because others need its place. The
+    attempt has not failed, and does not count.
+    """
+
+    ticket: Ticket
+
+
+@record
 class Refuse:
     """Action: answer a request that no worker answers, with an error or with the last failure's answer.
 
@@ -218,7 +227,7 @@ class WaitingPicture:
     why: str
 
 
-RouterAction: TypeAlias = Send | Hedge | TakeHedge | Stop | Refuse | Cut | WorkerGone | Check
+RouterAction: TypeAlias = Send | Hedge | TakeHedge | Stop | Withdraw | Refuse | Cut | WorkerGone | Check
 
 
 @record

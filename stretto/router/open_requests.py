@@ -31,7 +31,8 @@ from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
 from stretto.sched.orders.order import prices_s
-from stretto.sched.orders.program_account import NO_WEIGHTS, ProgramAccount
+from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
 UNKNOWN = WorkerUsage()

@@ -22,7 +22,7 @@ from stretto.model.errors import ConfigError
 from stretto.operate.admin_pages import LIVE, LIVE_S, PAGE, AdminPages
 from stretto.router.config import WorkerConfig
 from stretto.router.front import Front, LateAnswer, OwnAnswer, StreamedAnswer
-from stretto.router.gauges import fleet_view, gauges
+from stretto.router.gauges import fleet_view, gauges, settings_json
 from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path
@@ -47,7 +47,7 @@ class OwnRoutes:
         self._front = front
         self._checks = checks
         self._admin = AdminKey(front.config.admin_key_env)
-        self._pages = AdminPages(front.watch, lambda: fleet_view(front))
+        self._pages = AdminPages(front.watch, lambda: fleet_view(front), lambda: settings_json(front))
 
     def __call__(self, request: ClientRequest, is_local: bool) -> OwnAnswer:
         """Answer a request; None if its path is not one of the router's own. An answer that lists very many

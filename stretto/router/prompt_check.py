@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stretto.cluster.recognition.recogniser import Recogniser
-from stretto.operate.prefix.guard import Fault, PrefixGuard, PromptKind
+from stretto.operate.prefix.fault import Fault
+from stretto.operate.prefix.guard import PrefixGuard, PromptKind
 from stretto.operate.prefix.seen_prompt import seen_prompt
 from stretto.router.programs import RoutedProgram
 from stretto.router.prompt_watch import kind_of

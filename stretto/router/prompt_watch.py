@@ -38,6 +38,7 @@ class PromptWatch:
         """Note a request that was placed; `body` returns it as it is sent, and may be called later."""
         if (key := routed.key) is None:
             return
+        self._watch.traffic.has_key(trace, key)
         kind = kind_of(trace.target, routed, is_listed=trace.is_listed)
         if self._watch.prompts.arrived(kind, routed.program.name, key.blocks, key.block_tokens):
             self._loop.call_soon(self._look, trace, kind, routed.program.name, body)

@@ -6,7 +6,6 @@ another way than the server reads it costs time and never changes an answer.
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
@@ -22,10 +21,11 @@ from stretto.router.aliases import Aliases
 from stretto.router.body_edits import form_model, members_of, values_of
 from stretto.router.messages import RoutedRequest
 from stretto.router.programs import asked_program
-from stretto.router.repairs import Repaired, Repairs
+from stretto.router.repairs import Repairs
 from stretto.router.stored_names import id_in_path, id_named
 from stretto.router.urgency import read_objective
 from stretto.wire.errors import ApiError, RequestRefused, malformed
+from stretto.wire.json_values import read_json
 from stretto.wire.prompt_texts import content_text, prompt_text, tool_name
 
 _BYTES_PER_TOKEN = 4
@@ -100,7 +100,7 @@ def read_request(
         )
     check_num_items(body)
     try:
-        fields = json.loads(body)
+        fields = read_json(body)
     except (ValueError, RecursionError) as error:
         raise malformed("", f"not JSON: {error!s:.200}") from error
     if not isinstance(fields, dict):
@@ -109,9 +109,9 @@ def read_request(
     if not isinstance(model_name, str):
         raise malformed("model", "must be a text")
     model_name = model_name[:_MAX_NAME]
-    repaired = repairs.repaired(fields, body) if repairs else Repaired(fields)
-    fields = repaired.fields
     try:
+        repaired = repairs.repaired(path, fields, body)
+        fields = repaired.fields
         text = _text(path, fields)
     except RecursionError as error:
         raise malformed("", "nested too deeply") from error

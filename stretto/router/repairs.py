@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 from stretto.model.errors import ConfigError
 from stretto.operate.prefix.comparison import canonical_tools
 from stretto.router.body_edits import Span, values_of
-from stretto.wire.prompt_texts import SYSTEM_ROLES, TOOL_FIELDS, dumped
+from stretto.wire.prompt_texts import TOOL_FIELDS, Area, area_of, dumped
 
 _MOST_PATTERN = 200
 _HEADS = ("system", "instructions")
 _ITEMS = ("messages", "input")
-_ANSWERS = ("function_call", "reasoning")
+_APIS = ("completions", "responses", "messages")
+"""Last parts of the paths of requests with prompts. What is asked of an embedding is not its prompt."""
 _MOST_LINES = 16
 """Lines that one rule takes from one prompt."""
 
@@ -78,20 +79,20 @@ class Repaired(NamedTuple):
 
 
 class Repairs:
-    """The rules of a door, in their order. The object is false if there are none."""
+    """The rules of a door, in their order."""
 
     def __init__(self, rules: Sequence[RepairConfig]) -> None:
         self._rules = [(rule, _lines(rule.drop_line or rule.move_line)) for rule in rules]
 
-    def __bool__(self) -> bool:
-        return bool(self._rules)
-
-    def repaired(self, fields: Mapping[str, Any], body: bytes) -> Repaired:
-        """Return the fields of a body, repaired.
+    def repaired(self, path: str, fields: Mapping[str, Any], body: bytes) -> Repaired:
+        """Return the fields of a body, repaired if it asks for answers of an LLM.
 
         Raises:
             RequestRefused: a field that is edited stands in the body too often.
+            RecursionError: tools are nested too deeply.
         """
+        if not self._rules or path.rsplit("/", 1)[-1] not in _APIS:
+            return Repaired(fields)
         edited, told = dict(fields), []
         for rule, pattern in self._rules:
             done = _canonical(edited) if rule.canonical_tools else _take_lines(edited, pattern, rule)
@@ -146,10 +147,10 @@ def _take_lines(fields: dict[str, Any], pattern: re.Pattern[str], rule: RepairCo
         taken.extend(found)
         return pattern.sub("", text)
 
-    def left_of(content: Any, role: object = "") -> Any:
+    def left_of(content: Any, area: Area = "message") -> Any:
         num_taken = len(taken)
         left = _content_without(content, without)
-        if left or left is content or role in SYSTEM_ROLES:
+        if left or left is content or area == "system":
             return left
         del taken[num_taken:]
         return content  # servers refuse messages of nothing
@@ -157,7 +158,7 @@ def _take_lines(fields: dict[str, Any], pattern: re.Pattern[str], rule: RepairCo
     made = dict(fields)
     for name in (*_HEADS, *(("prompt",) if items is None else ())):
         if name in made:
-            made[name] = left_of(made[name], "system" if name in _HEADS else "")
+            made[name] = left_of(made[name], "system" if name in _HEADS else "text")
     if items is not None:
         made[items] = _opening_without(made[items], left_of)
     if not taken:
@@ -197,10 +198,10 @@ def _opening_without(items: Any, left_of: Callable[..., Any]) -> Any:
     for place, item in enumerate(items):
         if not isinstance(item, dict):
             continue
-        if item.get("role") == "assistant" or item.get("type") in _ANSWERS:
+        if area_of(item) == "answer":
             break
         content = item.get("content")
-        if (left := left_of(content, item.get("role"))) is not content and left != content:
+        if (left := left_of(content, area_of(item))) is not content and left != content:
             made[place] = {**item, "content": left}
     return items if all(a is b for a, b in zip(made, items, strict=True)) else made
 
@@ -213,7 +214,7 @@ def _with_end(items: Any, text: str, kind: str) -> Any:
         return None
     for place in range(len(items) - 1, -1, -1):
         item = items[place]
-        if not isinstance(item, dict) or item.get("role") in ("assistant", *SYSTEM_ROLES):
+        if not isinstance(item, dict) or area_of(item) != "message":
             continue
         name = "output" if item.get("type") == "function_call_output" else "content"
         content = item.get(name)

@@ -29,6 +29,8 @@ _MOST_COUNTED = 1e6
 _LEAST_COUNTED = 1000
 _LEAST_CHANGE = 0.02
 """Change of the tokens for each estimated one after which memories are counted anew."""
+_WATCHED = 8
+"""Number of programs of which the first request of one is made known in any case."""
 _RATIOS = (0.1, 10.0)
 """Range of the tokens for each estimated one."""
 
@@ -153,14 +155,17 @@ class RoomAtWorkers:
     def arrive(self, ticket: Ticket, request: RoutedRequest, num_output: int, now_s: float) -> Entered | None:
         """Take note of a request that arrives. Return it if it may go out now; if not, it is held.
 
-        What is offline is never held: it gives way to others anyway.
+        What is offline is never held: it gives way to others anyway. While nothing is held and nothing has
+        room, what belongs to no program is not made known to the room. Neither are first requests of programs
+        that are not likely to go on, but for one of `_WATCHED`, by which it is noticed when that changes.
         """
         pool, key, program = self._pool_of(request.model), request.key, request.program.name
-        if pool is None or request.objective == "offline" or not (program or pool.room.is_guarded):
+        if pool is None or request.objective == "offline" or _is_left_out(ticket, request, pool.room):
             return Entered(ticket)
+        room = pool.room
         if not (is_sized := pool.is_sized) and key is None:
             return Entered(ticket)
-        if is_sized and not pool.room.wants_blocks:
+        if is_sized and not room.wants_blocks:
             key = None  # the program that it names is believed
         described = RoomRequest(
             ticket,
@@ -175,7 +180,7 @@ class RoomAtWorkers:
         )
         self._of_ticket[ticket] = pool
         pool.num_requests += 1
-        entered = pool.room.arrive(described, now_s)
+        entered = room.arrive(described, now_s)
         if entered is None:
             self._held[ticket] = described
             if request.step is None:
@@ -311,3 +316,14 @@ class RoomAtWorkers:
             self._pools.remove(pool)
             for name in pool.models:
                 del self._by_model[name]
+
+
+def _is_left_out(ticket: Ticket, request: RoutedRequest, room: Room) -> bool:
+    """Return whether a request need not be made known to a room."""
+    program = request.program
+    if room.is_guarded:
+        return False
+    if not program.name:
+        return True
+    is_watched = program.has_returned or ticket % _WATCHED == 0
+    return not is_watched and room.is_known_to_stay_away(request.model)

@@ -44,7 +44,6 @@ come. Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 
 from stretto.cluster.kv_events import KVEvent
@@ -53,6 +52,7 @@ from stretto.cluster.placement import Placement, PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.errors import ConfigError
+from stretto.model.record import changed
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.homes import unknown
@@ -74,7 +74,7 @@ from stretto.router.routed_client import Client
 from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
 from stretto.router.workers import Worker
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.wire.errors import REFUSING_ALL
 
 _ABOUT_KEYS = (401, 403)
@@ -121,7 +121,7 @@ class RouterState:
             purpose=Purpose(request.objective, yields_until_s=now_s + self._open.yields_s),
         )
         if request.ids or request.text:  # long, and looked up above
-            request = replace(request, ids=(), text="")
+            request = changed(request, ids=(), text="")
         deadline_s = self._deadlines.of(request, now_s)
         self._clients[ticket] = client = Client(request, placed, now_s, now_s, deadline_s)
         client.tried.update(request.failed_at)
@@ -214,12 +214,19 @@ class RouterState:
         return [*judged, *actions, *self._after(worker, now_s)]
 
     def refused(
-        self, ticket: Ticket, status: int, now_s: float, *, retry_after_s: float | None = None
+        self,
+        ticket: Ticket,
+        status: int,
+        now_s: float,
+        reason: str = "",
+        *,
+        retry_after_s: float | None = None,
     ) -> list[RouterAction]:
         """Handle an answer that was not passed on: with a passing failure (status 429 or 5xx), or one that is
         about the worker.
 
-        `retry_after_s` is how long an answer with status 429 asks to wait.
+        `reason` is why, where the status does not say; `retry_after_s` is how long an answer with status 429
+        asks to wait.
         """
         if self.is_of_worker(ticket, status):
             return self._refused_by_worker(ticket, status, now_s)
@@ -228,7 +235,7 @@ class RouterState:
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
             self._open.refresh(worker)
-        reason = f"the worker answered with status {status}"
+        reason = reason or f"the worker answered with status {status}"
         actions = self._open.again(ticket, reason, now_s, may_return=False)
         if status == 429:
             actions += self._turns.limit_key(client_key, worker, now_s)

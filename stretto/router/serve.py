@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from stretto.costs.learned_work import LearnedWork
+from stretto.http.collector import spare_collector
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.extras import imports_of
 from stretto.operate.watch import Watch
@@ -21,7 +21,7 @@ from stretto.router.load_checks import LoadChecks
 from stretto.router.own_routes import OwnRoutes
 from stretto.router.request_log import RequestLog
 from stretto.router.token_reader import TokenReader
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 
 if TYPE_CHECKING:
     from stretto.router.kv_feeds import KVFeeds
@@ -179,8 +179,7 @@ def run_router(
 
     async def serve() -> None:
         async with RunningRouter(config, record, say, watch=watch) as router:
-            gc.collect()
-            gc.freeze()
+            spare_collector()
             num = len(config.worker)
             say(f"{router.url}  {num} worker{'' if num == 1 else 's'}, placement {config.placement}")
             await serve_until_interrupted(

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from stretto.cluster.placement import Choice
-from stretto.router.messages import NO_PROGRAM, Hedge, RouterAction, Stop, Ticket, WorkerId
+from stretto.router.messages import NO_PROGRAM, Hedge, RouterAction, Ticket, Withdraw, WorkerId
 from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.routed_client import Client
 from stretto.router.waiting import QueueName
@@ -78,7 +78,7 @@ class Turns:
             client.num_attempts -= 1
             client.tried.discard(client.running.worker)
             self._open.release(ticket, UNKNOWN, now_s)
-            actions.append(Stop(ticket, "others need its place"))
+            actions.append(Withdraw(ticket))
             self._open.wait(ticket, self._open.eligible.queue_name(client, now_s))
         if actions:
             self._open.note_offline(now_s)

@@ -59,7 +59,7 @@ from stretto.sched.messages import (
     Submit,
 )
 from stretto.sched.observer import Observer, Observers
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.snapshot import Snapshot
 from stretto.sched.system import System
 from stretto.sched.vocabulary import Vocabulary

@@ -31,7 +31,8 @@ from stretto.sched.messages import (
 )
 from stretto.sched.orders import check_policy
 from stretto.sched.orders.order import prices_s
-from stretto.sched.orders.program_account import NO_WEIGHTS, ProgramAccount
+from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import StepRequest
 from stretto.sched.queries.results import Report

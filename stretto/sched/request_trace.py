@@ -168,6 +168,10 @@ class RequestTrace:
         if self.tries:
             self.tries[-1].failure = reason
 
+    def withdrawn(self) -> None:
+        """Forget the attempt that runs: it was taken back, and the request waits on. There may be many."""
+        self.tries.pop()
+
     def end(self, status: int, now_s: float) -> None:
         """Note its end."""
         self.status, self.ended_s = status, now_s

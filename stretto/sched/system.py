@@ -43,7 +43,7 @@ from stretto.sched.messages import (
     WakeAt,
     Want,
 )
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.queries.attempts import Attempts
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.one_call import OneCall

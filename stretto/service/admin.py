@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stretto.http.admin import AdminKey, admin_only
 from stretto.http.event_stream import EventStream
 from stretto.http.routes import Handler, Route
-from stretto.operate.admin_pages import LIVE, LIVE_S, PAGE, PROGRAM, PROGRAMS, AdminPages
+from stretto.operate.admin_pages import (
+    LIVE,
+    LIVE_S,
+    PAGE,
+    PROGRAM,
+    PROGRAMS,
+    PROMPTS,
+    TRAFFIC,
+    AdminPages,
+)
 from stretto.operate.engine_gauges import engine_gauges, engine_view
 from stretto.operate.live import BatchPicture, FleetView
 from stretto.operate.watch import Watch
-from stretto.router.gauges import fleet_view, gauges
+from stretto.router.gauges import fleet_view, gauges, settings_json
 from stretto.runtime.runtime import Runtime
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool
@@ -45,9 +54,10 @@ class AdminRoutes:
         self._pool = pool
         self._key = AdminKey(config.admin_key_env)
         self._is_draining = is_draining
-        self._pages = AdminPages(watch, self._view)
+        self._pages = AdminPages(watch, self._view, self._settings)
         metrics = self._for_admin(self._tell_metrics) if config.tenant else self._tell_metrics
-        pages = {LIVE: self._stream, **dict.fromkeys((PAGE, PROGRAMS, PROGRAM), self._show)}
+        shown = (PAGE, PROGRAMS, PROGRAM, PROMPTS, *((TRAFFIC,) if pool is not None else ()))
+        pages = {LIVE: self._stream, **dict.fromkeys(shown, self._show)}
         self.routes: list[Route[ServiceRequest]] = [
             Route("GET", "/metrics", metrics, is_open=True),
             *(Route("GET", path, self._for_admin(one), is_open=True) for path, one in pages.items()),
@@ -76,6 +86,10 @@ class AdminRoutes:
             workers.num_held + engines.num_held,
             self._batches(),
         )
+
+    def _settings(self) -> Mapping[str, object] | None:
+        """Return the settings of the workers' router; None without workers."""
+        return None if self._pool is None else settings_json(self._pool.front)
 
     async def _show(self, request: ServiceRequest) -> None:
         answer = self._pages.answer(request.path, request.query)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 from stretto.cluster.machine import Machine
 from stretto.costs.learned_work import LearnedWork
+from stretto.http.collector import spare_collector
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import StrettoError
@@ -28,18 +28,8 @@ from stretto.service.service import Service
 from stretto.service.tenants_watch import follow_tenants
 from stretto.service.usage_book import UsageBook
 
-_YOUNG_OBJECTS = 10_000
 _KEEP_EVERY_S = 300.0
 """Seconds between two times at which what was learned of programs is written."""
-
-
-def spare_collector() -> None:
-    """Let the garbage collector of this process look at nothing that the start has made, and at new objects
-    less often: calls leave no cycles behind, and looking for them is a tenth of their cost.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 @asynccontextmanager

@@ -27,6 +27,8 @@ Unit: TypeAlias = Literal["sessions", "per_s"]
 _WARM = 0.5
 """Seconds before the measured ones, as a share of these."""
 _LEAST_S = 20.0
+_LEAST_WARM_S = 45.0
+"""Caches are empty at first. A server computes what its KV memory holds in about this time."""
 _ROUNDING_S = 1e-9
 _LONGEST = 4
 """Measured times after which jobs that still run count as missed."""
@@ -66,7 +68,8 @@ class Load:
         if any(one.time == "job" for one in objectives):
             wanted_s = max(wanted_s, num_samples / 4 / jobs_per_s)
         length_s = max(_LEAST_S, wanted_s)
-        return Window(_WARM * length_s, (1 + _WARM) * length_s)
+        warm_s = max(_LEAST_WARM_S, _WARM * length_s)
+        return Window(warm_s, warm_s + length_s)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.cluster.recognition.messages import AnswerTexts
+from stretto.wire.json_values import read_json
 from stretto.wire.turns import Call, given_texts, model_turn, said_by
 
 _MOST_TEXT = 4096
@@ -117,7 +118,7 @@ def _plain(values: list[bytes]) -> str:
 
 def _object(data: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(data)
+        found = read_json(data)
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

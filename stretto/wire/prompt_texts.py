@@ -16,7 +16,7 @@ _MAX_PART = 2048
 are; longer ones are hashed."""
 Area: TypeAlias = Literal["tool", "system", "message", "answer", "text"]
 """What a part of a prompt is. An answer is what the model has said before; a text is a whole prompt."""
-SYSTEM_ROLES = ("system", "developer")
+_SYSTEM_ROLES = ("system", "developer")
 TOOL_FIELDS = ("tools", "functions")
 _HEADS = {"messages": "system", "responses": "instructions"}
 """Field with the system prompt, by the last part of the path."""
@@ -83,7 +83,7 @@ def prompt_parts(path: str, fields: Mapping[str, Any]) -> Iterator[PromptPart]:
         yield PromptPart(items, "message", content_text(messages))
         return
     for number, message in enumerate(messages):
-        area = _area(message)
+        area = area_of(message)
         if isinstance(message, dict):  # whose role counts as its area
             message = {name: value for name, value in message.items() if name != "role"}
         yield PromptPart(f"{items}[{number}]", area, message_text(message))
@@ -105,13 +105,14 @@ def _items_field(api: str, fields: Mapping[str, Any]) -> str | None:
     return "messages" if api == "messages" or (api == "completions" and "messages" in fields) else None
 
 
-def _area(message: Any) -> Area:
+def area_of(message: Any) -> Area:
+    """Return what a message is."""
     if not isinstance(message, Mapping):
         return "message"
     role, kind = message.get("role"), message.get("type")
     if role == "assistant" or kind in ("function_call", "reasoning"):
         return "answer"
-    return "system" if role in SYSTEM_ROLES else "message"
+    return "system" if role in _SYSTEM_ROLES else "message"
 
 
 def message_text(message: Any) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
+from stretto.cluster.recognition.anchors import LEAST_ANSWER
 from stretto.cluster.recognition.fingerprints import (
-    LEAST_ANSWER,
     MODEL,
     MOST_TURNS,
     ChatPrint,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.command_line import CommandLine
 
-from stretto.engines import catalogue
+from stretto.engines import llms
 
 
 def test_models_are_listed(stretto: CommandLine) -> None:
@@ -28,7 +28,7 @@ def test_wrong_words_are_refused(stretto: CommandLine) -> None:
 def test_without_the_default_model_ask_names_the_command(
     stretto: CommandLine, doc: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(catalogue, "DEFAULT_LLM", "smollm2")
+    monkeypatch.setattr(llms, "DEFAULT_LLM", "smollm2")
     refused = stretto.refuses("ask", "Where?", "--docs", doc, *options)
     assert "`stretto models add smollm2` fetches it (98 MB)" in refused
 
@@ -36,5 +36,5 @@ def test_without_the_default_model_ask_names_the_command(
 def test_without_the_default_model_serve_names_the_command(
     stretto: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "DEFAULT_LLM", "smollm2")
+    monkeypatch.setattr(llms, "DEFAULT_LLM", "smollm2")
     assert "`stretto models add smollm2` fetches it (98 MB)" in stretto.refuses("serve", "--port", "0")

@@ -360,7 +360,5 @@ def test_prompts_that_are_made_to_be_slow_are_compared_within_bounds() -> None:
             ).key,
             AnswerTexts(answer, answer),
         )
-    found = traffic.machine._programs.with_any(
-        [ChatPrint("t", [("user", " ".join(answers))]).anchors.keys], "t"
-    )
+    found = traffic.machine._programs.with_any([ChatPrint("t", [("user", " ".join(answers))]).anchors], "t")
     assert len(found) == 64

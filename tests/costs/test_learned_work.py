@@ -113,6 +113,10 @@ def wrong_states() -> Iterator[object]:
         {"cells": [[3, [0, [[5, -1, 2]]]]]},
         {"cells": [[3, [0, [[5, 1000, 2]]]]]},
         {"cells": [[3, [0, [[5.5, 1, 2]]]]]},
+        {"queries": [[99, 1, 1, 1, 1]]},
+        {"queries": [[1, 1, 1, math.nan, 1]]},
+        {"queries": [[1, 1000, 1, 1, 1]]},
+        {"queries": [[1, 1]]},
     ):
         yield [{**learned.state()[0], **changes}]
     yield from ([{}], [3], 3, None, learned.state() * 600)
@@ -124,20 +128,39 @@ def test_a_damaged_state_is_refused(wrong: Any) -> None:
         LearnedWork.of_state(wrong)
 
 
-def test_people_see_kinds_by_work_so_far() -> None:
+def test_people_see_kinds_by_work_and_by_queries_so_far() -> None:
     learned = LearnedWork()
     for number in range(20):
-        learned.observe(CHAT, 1.0, 0.0, asked_s=1.0)
-        learned.observe(AGENT, 1.0, 10.0 if number < 18 else 100.0, asked_s=0.5, is_open_ended=True)
-        learned.observe(AGENT, 40.0, 0.0, asked_s=0.5, is_open_ended=True)
-    young, old, chat = learned.rows()
-    assert [row.kind for row in (young, old, chat)] == ["agent", "agent", "chat"]
-    assert [row.num for row in (young, old, chat)] == [20, 20, 20]
+        learned.observe(CHAT, 1.0, 10.0 if number < 18 else 100.0, asked_s=0.5)
+        learned.observe(CHAT, 40.0, 0.0, asked_s=0.5)
+    queries = learned.queries_of("chat")
+    for _ in range(20):
+        queries.note_query(1, 0.5)
+        queries.note_query(2, 0.3)
+        queries.note_going_on(1)
+        queries.note_end(2)
+    young, old, first, second = learned.rows()
+    assert [row.num for row in (young, old, first, second)] == [20, 20, 20, 20]
     assert (young.median_s, young.p95_s) == (pytest.approx(10.0), pytest.approx(100.0))
-    assert (old.median_s, chat.p95_s) == (0.0, 0.0)
-    assert chat.index_s == pytest.approx(1.0)
-    assert 20.0 < old.index_s <= 40.0, "it may go on, so it goes by the work that it has had"
+    assert old.median_s == 0.0
     assert 0.5 < young.done_s <= 1.0
+    assert (first.num_queries, first.median_s) == (1, pytest.approx(0.3))
+    assert (second.num_queries, second.p95_s) == (2, 0.0)
+    assert 0.8 < first.index_s < 0.9, "the second query is part of the price of an end"
+
+
+def test_work_that_was_learned_over_all_queries_of_a_program_is_left_aside() -> None:
+    """Files of earlier versions counted the turns of agents as one program's work."""
+    learned = LearnedWork()
+    for _ in range(8):
+        learned.observe(AGENT, 1.0, 3.0)
+    learned.observe_fresh(AGENT, 100, 25)
+    old = [{**one, "is_open_ended": True} for one in learned.state()]
+    for one in old:
+        del one["queries"]
+    loaded = LearnedWork.of_state(old)
+    assert not list(loaded.rows())
+    assert loaded.fresh(AGENT, 100) == 25
 
 
 def test_new_ends_of_histories_are_numbers_and_new_documents_are_shares() -> None:

@@ -14,7 +14,10 @@ from stretto.cli.program_time import print_program_time
 from stretto.http.admin import AdminKey
 from stretto.model.errors import ConfigError, UserError
 
-PATHS = ("/", "/admin/live", "/admin/programs", "/admin/program?program=1")
+PATHS = (
+    *("/", "/admin/live", "/admin/programs", "/admin/program?program=1"),
+    *("/admin/prompts", "/admin/traffic"),
+)
 LOCAL = [(b"host", b"127.0.0.1:8700")]
 
 

@@ -14,7 +14,7 @@ from stretto.cluster.prompt_keys import bytes_key
 from stretto.model.values import Segment
 from stretto.operate.prefix.comparison import canonical_tools, common_length, compare
 from stretto.operate.prefix.guard import PrefixGuard, PromptKind
-from stretto.operate.prefix.redaction import changed_line
+from stretto.operate.prefix.redaction import _ID, changed_line
 from stretto.operate.prefix.seen_prompt import MAX_CHARS, SeenPrompt, seen_prompt
 from stretto.operate.prefix.shown import fault_text, faults_json
 from stretto.wire.prompt_texts import prompt_parts, prompt_text
@@ -255,3 +255,21 @@ def test_a_salt_of_caches_is_not_shown() -> None:
     change = compare(before, now).change
     assert change is not None
     assert (change.place, "sesame" in change.sample) == ("cache_salt", False)
+
+
+def test_a_prompt_that_is_longer_than_what_is_compared_goes_on_too() -> None:
+    guard = PrefixGuard()
+    book = "\n".join(f"Line {n} of a book that all conversations have read." for n in range(8000))
+    assert len(book) > 4 * 64 * 1024, "tokens whose blocks are compared"
+    wanted = [
+        show(guard, str(number), chat(book, *turns_of(number, count)))
+        for count in range(1, 5)
+        for number in range(2)
+    ]
+    assert not any(wanted)
+    assert show(guard, "0", chat("Now: 9:41\n" + book, *turns_of(0, 5))), "what changes is still seen"
+
+
+def test_a_hostile_line_is_searched_for_ids_in_a_time_like_its_length() -> None:
+    for hostile in ("a-" * 200_000, "-" * 400_000, "deadbeef-" * 40_000):
+        assert sum(1 for _ in _ID.finditer(hostile)) == hostile.count("deadbeef")

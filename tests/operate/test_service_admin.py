@@ -19,7 +19,10 @@ from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import ServiceConfig, TenantConfig
 from stretto.wire.metrics import read_samples
 
-PAGES = ("/", "/admin/live", "/admin/programs", "/admin/program?program=x", "/metrics")
+PAGES = (
+    *("/", "/admin/live", "/admin/programs", "/admin/program?program=x", "/admin/prompts"),
+    "/metrics",
+)
 TENANTS = (TenantConfig(name="physics", keys=("k",)), TenantConfig(name="support", keys=("other",)))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.cluster.recognition.fingerprints import ChatPrint, TextPrint, anchors_of, pieces_of
+from stretto.cluster.recognition.anchors import anchors_of, pieces_of
+from stretto.cluster.recognition.fingerprints import ChatPrint, TextPrint
 from stretto.cluster.recognition.ids import ProgramIds
 from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -323,3 +324,12 @@ def test_a_request_is_left_when_both_of_its_workers_are_removed() -> None:
             at.router_state.check_invariants()
 
     run(main())
+
+
+def test_what_gives_way_to_all_others_is_sent_once() -> None:
+    state = practised(state_of())
+    for number in range(3):
+        state.arrive(replace(REQUEST, objective="offline"), 1000.0 + number)
+    assert hedges(state, 1100.0) == []
+    ticket, _ = state.arrive(REQUEST, 1200.0)
+    assert [one.ticket for one in hedges(state, 1300.0)] == [ticket], "others are"

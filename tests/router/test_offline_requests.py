@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from router.test_router_state import MODELS, REQUEST, arrive, router_state_of, sends
 
-from stretto.router.messages import Refuse, RouterAction, Stop, WorkerUsage
+from stretto.router.messages import Refuse, RouterAction, Withdraw, WorkerUsage
 from stretto.router.router_state import RouterState
 
 LINE = replace(REQUEST, objective="offline")
@@ -35,7 +35,7 @@ def test_lines_fill_workers_that_others_do_not_use_and_leave_when_they_come() ->
     person, actions = arrive(state, 6.0, PERSON)
     ((ticket, worker),) = sends(actions)
     assert ticket == person
-    stopped = [action.ticket for action in actions if isinstance(action, Stop)]
+    stopped = [action.ticket for action in actions if isinstance(action, Withdraw)]
     assert stopped == sorted(stopped, reverse=True)
     assert 1 <= state.num_running(worker) - 1 <= 8
     assert state.num_running(1 - worker) == 64

@@ -13,6 +13,7 @@ from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig
 from stretto.router.prompts import read_request
 from stretto.router.repairs import RepairConfig, Repairs
+from stretto.wire.errors import RequestRefused
 
 CHAT = "/v1/chat/completions"
 RULES = "\n".join(f"Rule {n}: an answer about matter number {n} is short and says why." for n in range(80))
@@ -162,14 +163,14 @@ def test_what_cannot_be_repaired_is_sent_as_it_came() -> None:
     """Tools that are nested too deeply to be sorted, and a message of which nothing would be left."""
     deep = '{"properties":' * 600 + "1" + "}" * 600
     text = f'{{"messages":[],"tools":[{{"name":"b","parameters":{deep}}},{{"name":"a"}}]}}'.encode()
-    assert not Repairs([RepairConfig(canonical_tools=True)]).repaired(json.loads(text), text).edits
+    assert not Repairs([RepairConfig(canonical_tools=True)]).repaired(CHAT, json.loads(text), text).edits
     drop = Repairs([RepairConfig(drop_line="Now: *")])
     for content in ("Now: 1", [{"type": "text", "text": "Now: 1"}]):
         fields = {"messages": [{"role": "user", "content": content}]}
-        made = drop.repaired(fields, json.dumps(fields).encode())
+        made = drop.repaired(CHAT, fields, json.dumps(fields).encode())
         assert (made.fields, made.told) == (fields, "")
     fields = {"messages": [{"role": "system", "content": "Now: 1"}, {"role": "user", "content": "Hi"}]}
-    made = drop.repaired(fields, json.dumps(fields).encode())
+    made = drop.repaired(CHAT, fields, json.dumps(fields).encode())
     assert made.fields["messages"][0]["content"] == ""
 
 
@@ -180,3 +181,18 @@ def test_a_repair_of_lines_in_any_script_is_said() -> None:
             assert (reply.status_code, "x-stretto-repaired" in reply.headers) == (200, True)
 
     run(main())
+
+
+@pytest.mark.parametrize("rule", [{"canonical_tools": True}, {"drop_line": "Now: *"}])
+def test_tools_that_are_nested_too_deeply_are_refused_with_repairs_too(rule: dict[str, Any]) -> None:
+    deep = b'{"model": "m", "messages": [], "tools": [' + b'{"a":' * 980 + b"1" + b"}" * 980 + b"]}"
+    with pytest.raises(RequestRefused, match=r"nested too deeply|recursion"):
+        read_request(
+            CHAT, "", deep, uses_keys=True, is_repeatable=True, repairs=Repairs([RepairConfig(**rule)])
+        )
+
+
+def test_what_an_embedding_is_asked_of_stays_as_it_is() -> None:
+    fields = {"model": "m", "input": "Now: 9:41\nThe text."}
+    assert repaired(fields, "/v1/embeddings", drop_line="Now: *") == (fields, "")
+    assert repaired(fields, "/v1/responses", drop_line="Now: *")[0]["input"] == "The text."

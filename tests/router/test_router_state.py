@@ -26,6 +26,7 @@ from stretto.router.messages import (
     Send,
     Stop,
     Ticket,
+    Withdraw,
     WorkerGone,
     WorkerId,
     WorkerUsage,
@@ -386,7 +387,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                     assert worker not in gone
                     at_worker[ticket] = worker
                     begun.discard(ticket)
-                case Stop(ticket):
+                case Stop(ticket) | Withdraw(ticket):
                     del at_worker[ticket]
                 case Refuse(ticket) | Cut(ticket):
                     open_tickets.remove(ticket)

@@ -296,8 +296,8 @@ def test_weights_of_tenants_reach_all_engines_and_are_checked() -> None:
             request = batch_request(tenant, "e", "xyz", record=QueryRecord(tenant, arrival_s=0.0))
             scheduler.account.arrived(request, 0, 0.0)
             scheduler.account.sent(request, 0.0, 3)
-        assert scheduler.account.served_s("other") == pytest.approx(1.5)
-        assert scheduler.account.served_s("paying") == pytest.approx(0.5)
+        assert scheduler.account.tenants.served_s("other") == pytest.approx(1.5)
+        assert scheduler.account.tenants.served_s("paying") == pytest.approx(0.5)
     for wrong in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ConfigError, match="the weight of tenant 'x' is"):
             System([llm_engine()], tenant_weights={"x": wrong})

@@ -102,6 +102,14 @@ def test_equal_seeds_give_equal_runs_and_more_sessions_wait_longer(traffic: Traf
     assert many.values_s[0] > few.values_s[0]  # type: ignore[operator]
 
 
+def test_the_time_before_what_is_measured_does_not_shrink_with_the_load(traffic: Traffic) -> None:
+    """Caches are empty at first, on many servers as on one."""
+    objectives = parse_objectives("p95 first_token 2s")
+    few, many = (Load("sessions", number).window(traffic, objectives, 400) for number in (2, 2000))
+    assert few.warm_s > many.warm_s >= 45
+    assert many.end_s - many.warm_s >= 20
+
+
 def test_a_rate_lets_jobs_arrive(traffic: Traffic) -> None:
     objectives = parse_objectives("p95 first_token 1s, p95 job 40s")
     outcomes = [

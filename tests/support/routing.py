@@ -54,7 +54,8 @@ class StubServer:
     closes a connection on which it is asked again; "dies": the server is killed by the request; "chunks":
     answers without a length; "half chunks": the same, and closes the connection in the middle; "floods":
     streams `FLOOD_PARTS` parts as fast as they are taken; "greedy": streams the tokens that follow the
-    prompt's ids (`greedy_events`), and closes the connection after the first `num_streamed` of them.
+    prompt's ids (`greedy_events`), and closes the connection after the first `num_streamed` of them; "raw":
+    sends the bytes `raw`, and closes the connection if it `hangs_up`.
     """
 
     def __init__(self, mode: str = "well", model: str = "m") -> None:
@@ -64,6 +65,7 @@ class StubServer:
         self.asked: list[Asked] = []
         self.num_left = self.num_flooded = 0
         self.num_streamed: int | None = None
+        self.raw, self.hangs_up = b"", True
         self.go_on = asyncio.Event()
         self.transports: set[asyncio.Transport] = set()
         self.port = 0
@@ -155,6 +157,10 @@ class _StubConnection(asyncio.Protocol):
             page = b"<html>Log in</html>"
             head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%b"
             self.transport.write(head % (len(page), page))
+        elif mode == "raw":
+            self.transport.write(self.server.raw)
+            if self.server.hangs_up:
+                self.transport.close()
         elif mode.isdecimal():
             self.whole(int(mode), b'{"error": {"message": "stub says %s"}}' % mode.encode())
         elif mode == "silent":

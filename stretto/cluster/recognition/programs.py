@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from stretto.cluster.recognition.fingerprints import WHOLE, Ending, Key, Piece, Tail
+from stretto.cluster.recognition.anchors import WHOLE, Anchors, KnownAnchors, Piece
+from stretto.cluster.recognition.fingerprints import Ending, Key, Tail
 
 _MOST_OPEN, _MOST_PASSED, _MOST_TEXTS, _MOST_LINES, _MOST_NAMES = 32, 4, 12, 8, 8
 _MOST_SHARED = 8
@@ -97,6 +98,7 @@ class Programs:
         self.tails: dict[Key, dict[int, int]] = {}
         self._by_key: dict[Key, Program | list[Program]] = {}
         self._tenants: dict[str, Tenant] = {}
+        self._anchors = KnownAnchors(8 * most)
         self._by_weight: list[dict[Tenant, None]] = [{} for _ in range(64)]
         self._most_weight = 9 * most
         self._weight = self._num_added = 0
@@ -116,12 +118,12 @@ class Programs:
         programs = found if isinstance(found, list) else [found]
         return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
 
-    def with_any(self, keys: Iterable[Iterable[Key]], tenant: str) -> list[Program]:
-        """Return the programs of a tenant that keys in some lists lead to, the oldest first; of many programs
-        the latest. A key that leads to many says nothing.
+    def with_any(self, texts: Iterable[Anchors], tenant: str) -> list[Program]:
+        """Return the programs of a tenant that anchors of some texts lead to, the oldest first; of many
+        programs the latest. An anchor that leads to many says nothing.
         """
         programs: dict[Program, None] = {}
-        for key in (key for some in keys for key in self._by_key.keys() & some):
+        for key in dict.fromkeys(key for text in texts for key in text.known(self._anchors)):
             if len(found := self.with_key(key, tenant)) <= _MOST_ALIKE:
                 programs |= dict.fromkeys(found)
         return sorted(programs, key=lambda program: program.number)[-_MOST_FOUND:]
@@ -149,6 +151,8 @@ class Programs:
             self._unlink(key, program)
         for _, tail in program.tails:
             self._drop_tail(tail)
+        for piece in program.pieces:
+            self._anchors.discard(piece[1])
         tenant = program.tenant
         del tenant.programs[program]
         self._weigh(tenant, -1)
@@ -224,16 +228,20 @@ class Programs:
             return
         program.pieces = (*program.pieces, piece)
         self._link(piece[1], program)
+        self._anchors.add(piece[1])
         is_line = piece[0] < WHOLE
         alike = [one for one in program.pieces if (one[0] < WHOLE) is is_line]
         if len(alike) > (_MOST_LINES if is_line else _MOST_TEXTS):
             gone = alike[0 if is_line else 1]
             program.pieces = tuple(one for one in program.pieces if one is not gone)
             self._unlink(gone[1], program)
+            self._anchors.discard(gone[1])
 
     def check_invariants(self) -> None:
         """Check that keys, tails and weights agree with the programs. For tests."""
         weight = 0
+        anchors = (piece[1] for program in self for piece in program.pieces)
+        self._anchors.check_invariants(anchors)
         tails: dict[Key, dict[int, int]] = {}
         for name, tenant in self._tenants.items():
             assert tenant.name == name

@@ -24,14 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.cluster.recognition.fingerprints import (
-    WHOLE,
-    Anchors,
-    Ending,
-    Key,
-    PromptPrint,
-    pieces_of,
-)
+from stretto.cluster.recognition.anchors import WHOLE, Anchors, pieces_of
+from stretto.cluster.recognition.fingerprints import Ending, Key, PromptPrint
 from stretto.cluster.recognition.messages import (
     AnswerTexts,
     AskedProgram,
@@ -215,8 +209,8 @@ class Recogniser:
         if asked.prompt is None:
             return None
         prompt, best, most, num_found = asked.prompt, None, 0, 0
-        keys = prompt.anchors.keys, prompt.answer_anchors.keys
-        for program in self._programs.with_any(keys, asked.tenant):
+        texts = prompt.anchors, prompt.answer_anchors
+        for program in self._programs.with_any(texts, asked.tenant):
             if num := _num_inside(program, prompt):
                 num_found += 1
                 if num >= most:

@@ -40,7 +40,11 @@ class InstanceRoom:
     def num_inside(self, blocks: Sequence[BlockHash]) -> int:
         """Return how many of the first blocks of a prompt are inside. O(log n), as hashes are chained."""
         users = self._users
-        low, high = 0, len(blocks)
+        low, high = 1, len(blocks)
+        if not high or blocks[0] not in users:  # as most prompts at most instances
+            return 0
+        if blocks[high - 1] in users:
+            return high
         while low < high:
             middle = (low + high + 1) // 2
             if blocks[middle - 1] in users:

@@ -189,7 +189,7 @@ class Room:
                 self._rooms.around(context).leave(context)
             return Entered(request.key)
         self._unsent.setdefault(context.silences, {})[context] = None
-        if (entered := self._going_on(context)) is not None:
+        if (entered := self._going_on(context) or self._fitting(context, now_s)) is not None:
             return entered
         if context.is_inside:
             self._rooms.around(context).leave(context)
@@ -278,7 +278,7 @@ class Room:
         """Return the time at which `admit` should be called even if nothing happens, or None."""
         if not self.held:
             return None
-        due_s = min(self._changes_s, math.inf if self._silent.next_s is None else self._silent.next_s)
+        due_s = min(self._changes_s, self._silent.next_s)
         return due_s if due_s < math.inf else None
 
     def claimed(self) -> dict[InstanceId, int]:
@@ -323,6 +323,17 @@ class Room:
         if fits and room is not self._rooms.cleared:
             return self._go(context, room)
         return None
+
+    def _fitting(self, context: Context, now_s: float) -> Entered | None:
+        """Let a newcomer enter at once if nothing is held and it fits, as `admit` would; else None."""
+        if self.held or context.is_inside or not self._rooms.serving:
+            return None
+        need, room = self._rooms.roomiest(context)
+        if room is None:
+            return None
+        if need > self._rooms.emptiest_lane()[1]:
+            self._rate.note(need, now_s)
+        return self._go(context, room)
 
     def _admit_unlikely(self, now_s: float) -> Iterator[Entered]:
         """Let requests go whose kind has turned out not to come back since they arrived. Those that have

@@ -14,8 +14,9 @@ from itertools import accumulate
 
 _FIRST_S = 0.1
 _FACTOR = math.sqrt(2.0)
-_NUM_BINS = 40
-_ENDS_S = tuple(_FIRST_S * _FACTOR**number for number in range(_NUM_BINS))
+NUM_BINS = 40
+"""Number of bins, of which the last has no end."""
+_ENDS_S = tuple(_FIRST_S * _FACTOR**number for number in range(NUM_BINS))
 _BEGINS_S = (0.0, *_ENDS_S[:-1])
 _MOST_COUNTED = 512.0
 """Silences in a bin from which on all counts are halved, so that new ones tell more than old ones."""
@@ -37,14 +38,14 @@ def silence_bin(silent_s: float) -> int:
     if silent_s < _FIRST_S:
         return 0
     number = 1 + int(2.0 * math.log2(silent_s / _FIRST_S))
-    if number < _NUM_BINS and silent_s >= _ENDS_S[number]:
+    if number < NUM_BINS and silent_s >= _ENDS_S[number]:
         number += 1
-    return min(_NUM_BINS - 1, number)
+    return min(NUM_BINS - 1, number)
 
 
 def end_s(number: int) -> float:
     """Return the seconds since an answer at which a bin ends; infinite for the last one."""
-    return math.inf if number >= _NUM_BINS - 1 else _ENDS_S[number]
+    return math.inf if number >= NUM_BINS - 1 else _ENDS_S[number]
 
 
 class Silences:
@@ -56,8 +57,8 @@ class Silences:
 
     def __init__(self, *, is_named: bool) -> None:
         self._prior = _LIKELY_TO_RETURN if is_named else _UNLIKELY_TO_RETURN
-        self._returned = [0.0] * _NUM_BINS
-        self._passed = [0.0] * _NUM_BINS
+        self._returned = [0.0] * NUM_BINS
+        self._passed = [0.0] * NUM_BINS
         self._num_begun = self._num_counted = self._num_changes = 0
         self._patience, self._patient_within_s = 0, 1e-9
 
@@ -82,16 +83,16 @@ class Silences:
             self._num_changes, self._patient_within_s = 0, within_s
             stays = self._stays()
             chances = (_chance(stays, begin_s, within_s) for begin_s in _BEGINS_S)
-            self._patience = next((n for n, chance in enumerate(chances) if chance < _LIKELY), _NUM_BINS)
+            self._patience = next((n for n, chance in enumerate(chances) if chance < _LIKELY), NUM_BINS)
         return self._patience
 
-    def pass_bin(self, number: int) -> None:
-        """Count a silence that has lasted until the end of a bin."""
-        self._count(number, 0.0)
+    def pass_bin(self, number: int, num: int = 1) -> None:
+        """Count silences that have lasted until the end of a bin."""
+        self._count(number, num, 0.0)
 
     def end_in(self, number: int, *, is_useful: bool) -> None:
         """Count a silence that ended in a bin. It `is_useful` if the program came back with its prefix."""
-        self._count(number, float(is_useful))
+        self._count(number, 1, float(is_useful))
 
     def chance(self, silent_s: float, within_s: float) -> float:
         """Return the chance that a program that has been silent for `silent_s` seconds comes back with its
@@ -107,12 +108,12 @@ class Silences:
         logs = (math.log(1.0 - (returned + self._prior) / (passed + 1.0)) for returned, passed in counts)
         return [0.0, *accumulate(logs)]
 
-    def _count(self, number: int, returned: float) -> None:
-        self._num_changes += 1
-        self._num_counted = min(self._num_counted + 1, _MOST_CHANGES)
-        self._passed[number] += 1.0
+    def _count(self, number: int, num: int, returned: float) -> None:
+        self._num_changes += num
+        self._num_counted = min(self._num_counted + num, _MOST_CHANGES)
+        self._passed[number] += num
         self._returned[number] += returned
-        if self._passed[number] > _MOST_COUNTED:
+        while self._passed[number] > _MOST_COUNTED:
             self._passed = [0.5 * count for count in self._passed]
             self._returned = [0.5 * count for count in self._returned]
 
@@ -124,7 +125,7 @@ def _chance(stays: Sequence[float], silent_s: float, within_s: float) -> float:
 def _stays_until(stays: Sequence[float], until_s: float) -> float:
     """Return the logarithm of the chance to be still silent at a time since the answer."""
     number = bisect(_ENDS_S, until_s)
-    if number == _NUM_BINS:
+    if number == NUM_BINS:
         return stays[-1]
     part = (until_s - _BEGINS_S[number]) / (_ENDS_S[number] - _BEGINS_S[number])
     return stays[number] + part * (stays[number + 1] - stays[number])

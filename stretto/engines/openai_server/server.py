@@ -31,10 +31,10 @@ from stretto.engines.openai_server.known_server import LOOK_S, KnownServer
 from stretto.engines.openai_server.metrics import read_load
 from stretto.engines.openai_server.places import ServerSlot
 from stretto.engines.openai_server.prompt import SentPrompt, encode, is_raw
+from stretto.engines.openai_server.task_answer import TaskAnswer, facts_for
 from stretto.engines.openai_server.tool_use import (
     refuses_tools,
 )
-from stretto.engines.openai_server.written_answer import WrittenAnswer, facts_for
 from stretto.llm.output.sampling import check_sampling
 from stretto.model.errors import BadReply, ConfigError, EngineUnavailable, StrettoError
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Started, Usage
@@ -179,7 +179,7 @@ class OpenAIServer:
             raise ConfigError("the server takes chats, and no prompt to go on with as it is")
         known = await self._known.facts(others_serve=task.others_serve)
         for num_left in reversed(range(_MAX_ASKED)):
-            answer = WrittenAnswer(task, wanted, emit, self._config, known, offered, self._known.openings)
+            answer = TaskAnswer(task, wanted, emit, self._config, known, offered, self._known.openings)
             asked = Asked(
                 answer.facts,
                 answer.prompt,

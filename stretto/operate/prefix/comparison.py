@@ -18,6 +18,8 @@ from stretto.wire.prompt_texts import PromptPart, dumped, tool_name
 
 LEAST_TOKENS = 256
 """Tokens of text behind a change that are worth telling."""
+HISTORY = "history"
+"""Place of a change behind the first answer of a conversation."""
 _LEAST_SHARED = 0.2
 """Share of a prompt's pieces that another one has of the same kind."""
 _LEAST_ANSWER = 40
@@ -35,7 +37,7 @@ class Change:
     """What has changed in a prompt before text that stays.
 
     Attributes:
-        place: part of the prompt, such as "system" or "tools"; "history" behind the first answer.
+        place: part of the prompt, such as "system" or "tools", or `HISTORY`.
         line: number of the line there, from 1 on.
         at_tokens: tokens of the prompt before the change, estimated.
         lost_tokens: tokens behind it that have stayed the same, estimated.
@@ -90,12 +92,10 @@ def compare(before: SeenPrompt, now: SeenPrompt) -> Compared:
     for place, (one, other) in enumerate(zip(parts, later, strict=False)):
         if one.text == other.text and one.area == other.area:
             continue
-        name = one.place if place < before.num_opening else "history"
+        name = one.place if place < before.num_opening else HISTORY
         rule = None
         if one.area == "tool" and other.area == "tool":
-            rule = _rule_of_tools(
-                *([part.text for part in two if part.area == "tool"] for two in (parts, later))
-            )
+            rule = _rule_of_tools(_tools_of(parts), _tools_of(later))
             name = name if rule is None else one.place.partition("[")[0]
         return Compared(is_same, _change(before, parts, later, place, rule, name, is_same=is_same))
     return Compared(is_same)

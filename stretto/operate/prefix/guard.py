@@ -18,7 +18,7 @@ that were used longest ago are forgotten first.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,8 +26,9 @@ from typing import NamedTuple
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
 from stretto.operate.prefix.comparison import LEAST_TOKENS, Change, best_match, compare
+from stretto.operate.prefix.fault import NO_LOSS, Fault, Loss, ToldLoss
 from stretto.operate.prefix.redaction import Rule
-from stretto.operate.prefix.seen_prompt import CHARS_PER_TOKEN, SeenPrompt
+from stretto.operate.prefix.seen_prompt import SeenPrompt
 
 _MAX_KINDS = 256
 _MAX_LOOKED_KINDS = 16
@@ -40,7 +41,7 @@ _MAX_THREADS = 3
 _MAX_OPENINGS = 4
 """Openings of a kind to which another one is compared."""
 _MAX_BLOCKS = 1024
-"""Blocks of a prompt that are compared."""
+"""First blocks of a prompt that are compared."""
 _MAX_FAULTS = 16
 """Places of a kind at which changes are counted."""
 _MAX_TOTALS = 500
@@ -48,12 +49,6 @@ _MAX_SKIPPED = 64
 _SKIPPED_WHEN_TOLD = 32
 """Losing prompts between two looks, where nothing is found, at most; and at a kind whose fault is known."""
 _FEW_LOOKS = 8
-_LEAST_SEEN = 3
-"""Changes at one place from which on they may be a fault."""
-_MOST_PROMPTS = 0.33
-"""Share of prompts that lose by a change that is weak evidence, before it is a fault."""
-_STRONG: frozenset[Rule] = frozenset(("time", "id", "order of tools", "order of keys"))
-_HISTORY = "history"
 
 
 class PromptKind(NamedTuple):
@@ -72,99 +67,6 @@ class PromptKind(NamedTuple):
     model: str
     path: str
     shape: str
-
-
-class Loss(NamedTuple):
-    """What requests have lost: how many of them, and the tokens and seconds of their prefills."""
-
-    num_requests: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-
-    def plus(self, other: Loss, sign: int = 1) -> Loss:
-        """Return the sum of two, or with a sign of -1 their difference."""
-        return Loss(
-            self.num_requests + sign * other.num_requests,
-            self.tokens + sign * other.tokens,
-            self.seconds + sign * other.seconds,
-        )
-
-
-_NOTHING = Loss()
-
-
-class ToldLoss(NamedTuple):
-    """What was lost by a fault since it was told last."""
-
-    fault: Fault
-    loss: Loss
-
-
-@dataclass(slots=True)
-class Fault:
-    """Changes at one place of the prompts of a kind.
-
-    Attributes:
-        num_seen: comparisons that found it.
-        num_requests: requests that lose by it, as far as a sample tells.
-        lost_tokens, lost_s: tokens that these requests had to have computed again, and the seconds of that.
-        last: the change that was found last.
-        program: a program that has it; "" if it has no name.
-        told: what of the loss was told before.
-    """
-
-    last: Change
-    program: str = ""
-    num_seen: int = 0
-    num_requests: int = 0
-    num_openings: int = 0
-    lost_tokens: int = 0
-    lost_s: float = 0.0
-    told: Loss = _NOTHING
-    rules: Counter[Rule] = field(default_factory=Counter)
-    stays: Mapping[int, int] | None = None
-
-    @property
-    def rule(self) -> Rule:
-        """What changes there most often."""
-        return self.rules.most_common(1)[0][0]
-
-    def add(self, change: Change, loss: Loss, *, is_opening: bool) -> None:
-        """Take one more comparison that has found it, for some requests that lose by it."""
-        self.last = change
-        self.num_seen += 1
-        self.rules[change.rule] += 1
-        self.num_requests += loss.num_requests
-        self.num_openings += loss.num_requests * is_opening
-        self.lost_tokens += loss.tokens
-        self.lost_s += loss.seconds
-        if is_opening:
-            had = self.stays
-            self.stays = (
-                change.stays if had is None else {key: n for key, n in change.stays.items() if key in had}
-            )
-
-    def is_told(self, kind: _Kind) -> bool:
-        """Return whether there is enough evidence that it is a fault of the kind's programs."""
-        num_same, num_openings = self.num_requests - self.num_openings, self.num_openings
-        if self.num_openings and not num_same and self._num_stays < LEAST_TOKENS * CHARS_PER_TOKEN:
-            return False
-        if self.num_seen < _LEAST_SEEN:
-            return False
-        if self.rule in _STRONG and self.last.place != _HISTORY:
-            return True
-        num_later, num_all_openings = kind.looked_at
-        is_usual = num_same >= _MOST_PROMPTS * max(1, num_later)
-        return is_usual or num_openings >= _MOST_PROMPTS * max(1, num_all_openings)
-
-    def tell(self) -> Loss:
-        """Return what was lost since this was called last."""
-        before, self.told = self.told, Loss(self.num_requests, self.lost_tokens, self.lost_s)
-        return self.told.plus(before, -1)
-
-    @property
-    def _num_stays(self) -> int:
-        return sum(self.stays.values()) if self.stays else 0
 
 
 @dataclass(slots=True)
@@ -193,14 +95,24 @@ class _Kind:
 
 
 class _Print(NamedTuple):
-    """The beginning of a key: the hashes of its blocks, joined."""
+    """The beginning of a key.
+
+    Attributes:
+        hashes: the hashes of its first blocks, joined.
+        num_blocks: number of all its blocks.
+    """
 
     hashes: bytes
     num_blocks: int
 
+    @property
+    def num_compared(self) -> int:
+        """Number of the blocks that are compared."""
+        return len(self.hashes) // HASH_BYTES
+
     def common(self, other: _Print) -> int:
         """Return how many blocks are the same. As hashes are chained, all before an equal one are."""
-        low, high = 0, min(len(self.hashes), len(other.hashes)) // HASH_BYTES
+        low, high = 0, min(self.num_compared, other.num_compared)
         while low < high:
             middle = (low + high + 1) // 2
             end = middle * HASH_BYTES
@@ -209,6 +121,15 @@ class _Print(NamedTuple):
             else:
                 high = middle - 1
         return low
+
+    def num_lost(self, other: _Print) -> int:
+        """Return how many blocks of both stand behind the first one that differs; 0 if none is known to
+        differ.
+        """
+        num_common = self.common(other)
+        if num_common == min(self.num_compared, other.num_compared):
+            return 0
+        return min(self.num_blocks, other.num_blocks) - num_common
 
 
 class PrefixGuard:
@@ -272,12 +193,11 @@ class PrefixGuard:
         best = max(others, key=begin.common, default=None)
         if best is None:
             return 0
-        num_common = begin.common(best)
         if threads is not None:
-            if 2 * num_common >= best.num_blocks or len(threads) >= _MAX_THREADS:
+            if 2 * begin.common(best) >= best.num_compared or len(threads) >= _MAX_THREADS:
                 threads.remove(best)
             threads.append(begin)
-        return min(best.num_blocks, begin.num_blocks) - num_common
+        return begin.num_lost(best)
 
     def looked(self, kind: PromptKind, prompt: SeenPrompt, token_s: float = 0.0) -> ToldLoss | None:
         """Look at the text of a prompt that was wanted; return what was lost by the fault that it has, if
@@ -307,7 +227,7 @@ class PrefixGuard:
         loss = Loss(num_requests, num_tokens, num_tokens * token_s)
         fault.add(change, loss, is_opening=not compared.is_same_conversation)
         found.skips = _SKIPPED_WHEN_TOLD if fault.num_seen >= _FEW_LOOKS else 0
-        if not fault.is_told(found):
+        if not fault.is_told(*found.looked_at):
             return None
         told = fault.tell()
         self._count(kind, fault.rule, told)
@@ -317,7 +237,7 @@ class PrefixGuard:
         key = (kind.tenant, kind.model, rule)
         if key not in self._totals and len(self._totals) >= _MAX_TOTALS:
             key = ("", "other", rule)
-        self._totals[key] = self._totals.get(key, _NOTHING).plus(loss)
+        self._totals[key] = self._totals.get(key, NO_LOSS).plus(loss)
 
     def totals(self) -> Mapping[tuple[str, str, Rule], Loss]:
         """Return what was lost by faults, by tenant, model and rule."""
@@ -344,7 +264,7 @@ class PrefixGuard:
     def faults(self) -> Iterator[tuple[PromptKind, Fault]]:
         """Yield the faults for which there is enough evidence."""
         for name, kind in self._kinds.items():
-            yield from ((name, fault) for fault in kind.faults.values() if fault.is_told(kind))
+            yield from ((name, fault) for fault in kind.faults.values() if fault.is_told(*kind.looked_at))
 
     @property
     def num_texts(self) -> int:

@@ -27,9 +27,10 @@ _TIME = re.compile(
 )
 _ID = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-    r"|\b(?=[a-z_-]*\d)(?=[\d_-]*[a-z])[a-z\d_-]{5,}\b|\b[0-9a-f]{8,}\b|\b\d{9,}\b",
+    r"|(?<![\w-])-*+(?=[a-z_-]*\d)(?=[\d_-]*[a-z])[a-z\d_-]{5,}\b|\b[0-9a-f]{8,}\b|\b\d{9,}\b",
     re.IGNORECASE,
 )
+"""Each part of a line is looked at a few times only, whatever a stranger has written there."""
 _NUMBER = re.compile(r"\d[\d.,%/]*")
 _SECRET = re.compile(
     r"(?<=://)[^\s/@]+(?=@)"

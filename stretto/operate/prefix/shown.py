@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.operate.prefix.guard import Fault, Loss, PrefixGuard, PromptKind
+from stretto.operate.prefix.fault import Fault, Loss
+from stretto.operate.prefix.guard import PrefixGuard, PromptKind
 from stretto.operate.prefix.redaction import printable
 from stretto.wire import metric_table as table
 from stretto.wire.metrics import Published

@@ -5,10 +5,10 @@ the engine says what arrives, is sent, ends and is given up; orders read. All qu
 account, so that a program counts as one wherever its requests wait.
 
 Work is counted as expected when it arrives, and as what really ran when it ends: prompt tokens that were not
-cached, and tokens that were generated. What arrives at one instant is one *group*. When a program has ended,
-each of its groups is a sample of what programs of this kind ask for later (`costs/learned_work.py`). Programs
-of several queries need not say that they have ended. One that is silent for much longer than programs of its
-kind have been before they went on counts as ended.
+cached, and tokens that were generated. What arrives at one instant is one *group* of its query. When a query
+has ended, each of its groups is a sample of what queries like it ask for later (`costs/learned_work.py`).
+Whether a program of several queries goes on after a query is learned too (`costs/learned_queries.py`). It
+need not say that it has ended (`sched/orders/silent_programs.py`).
 
 The requests of a session are no programs: sessions live long, for several callers.
 """
@@ -18,96 +18,18 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
-from types import MappingProxyType
 
-from stretto.costs.learned_work import LearnedWork, Source
-from stretto.costs.work_left import WorkLeft
-from stretto.model.errors import ConfigError
+from stretto.costs.learned_work import LearnedWork
 from stretto.model.tasks import Usage
+from stretto.sched.orders.program import AskedGroup, AskedItems, AskedQuery, Program
+from stretto.sched.orders.silent_programs import SilentPrograms
+from stretto.sched.orders.tenants_served import NO_WEIGHTS, TenantsServed
 from stretto.sched.queries.request import ProgramKey, StepRequest
-
-NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
-"""Weights by which all tenants have equal shares."""
 
 _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
-_MAX_TENANTS = 4096
-_MAX_KINDS = 1024
 _LATER = "later"
 """Mark of the sources of prompts that come when their program has had others, and so may begin like those."""
-_SILENCE_S = 15.0
-"""Least seconds of silence after which a program of several queries may count as ended."""
-_SILENCES = 3.0
-"""Multiple of the longest recent silence of a program of the kind that went on."""
-_FORGETS = 0.998
-"""Factor by which the longest silence is forgotten with each program that goes on."""
-
-
-@dataclass(slots=True)
-class _Group:
-    """Requests of one instant: their source, the work asked for up to and with them, what they took, and when
-    the first of them was sent.
-    """
-
-    source: Source
-    done_s: float
-    at_s: float
-    took_s: float = 0.0
-    sent_s: float | None = None
-
-
-@dataclass(slots=True)
-class _Open:
-    """Items of one request that have arrived and not ended, and the expected seconds of each.
-
-    Attributes:
-        fresh_source: source by which it is learned how much of a prompt is not cached.
-        num_known: units of work of each item, for an LLM the tokens of its prompt.
-        fresh: share of the prompt that was expected not to be.
-    """
-
-    group: _Group
-    fresh_source: Source
-    num_known: float
-    fresh: float
-    item_s: float
-    num_left: int
-    hi: int
-
-
-@dataclass(slots=True, eq=False)
-class Program:
-    """What one program has asked of an engine.
-
-    Attributes:
-        is_open_ended: whether it has a name, under which further queries may come.
-        is_over: whether its end was said while some of its queries had not ended.
-        queries: queries that have not ended, of a program of several.
-        num_queries: number of its queries so far, if it may be several.
-        goes_on: whether it is likely to go on after its present queries.
-        asked_s: seconds of all work that it has asked for so far: what really ran, and what is expected of
-            the rest.
-        done_s: `asked_s` at its last arrival.
-        source: source of its last arrival, until `left` is looked up.
-        left: what programs like it asked for after such an arrival; None if nothing is known of its kind.
-        open: requests that have not ended, by query and node, and by their first item.
-    """
-
-    name: ProgramKey
-    kind: str
-    is_open_ended: bool
-    is_over: bool = False
-    asked_s: float = 0.0
-    done_s: float = 0.0
-    source: Source | None = None
-    left: WorkLeft | None = None
-    heard_s: float = 0.0
-    groups: list[_Group] = field(default_factory=list)
-    open: dict[tuple[str, int], dict[int, _Open]] = field(default_factory=dict)
-    queries: set[str] = field(default_factory=set)
-    num_queries: int = 0
-    goes_on: bool = False
 
 
 class ProgramAccount:
@@ -121,6 +43,7 @@ class ProgramAccount:
 
     Attributes:
         learned: what earlier programs have asked for, also in this run.
+        tenants: the service that tenants got.
         virtual_s: virtual time of the tenant that was served last, before that.
     """
 
@@ -133,20 +56,12 @@ class ProgramAccount:
     ) -> None:
         self.learned = LearnedWork() if learned is None else learned
         self.virtual_s = 0.0
+        self.tenants = TenantsServed(weights)
         self._unit_s = unit_s
         self._output_s = output_s
-        for tenant, weight in weights.items():
-            if not 0 < weight < math.inf:
-                raise ConfigError(
-                    f"the weight of tenant {tenant!r} is {weight!r}; it must be positive and finite"
-                )
-        self._weights = weights
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
-        self._silent: dict[str, dict[ProgramKey, None]] = {}  # by kind, the longest silence first
         self._of_query: dict[str, ProgramKey] = {}  # of programs of several queries
-        self._served: dict[str, float] = {}
-        self._forgotten_s = 0.0  # virtual time at least of tenants that are not in `_served`
-        self._longest_s: dict[str, float] = {}  # by kind
+        self._silent = SilentPrograms()
 
     # --- what the scheduler says
 
@@ -157,47 +72,33 @@ class ProgramAccount:
         record = request.record
         if record.arrival_s == math.inf:
             return 1.0
-        name = request.program_key
-        program = self._programs.get(name)
-        if program is None:
-            program = self._programs[name] = Program(name, record.kind, bool(record.program), heard_s=now_s)
-            if len(self._programs) > _MAX_PROGRAMS:
-                self._forget_oldest()
-        else:
-            self._programs.move_to_end(name)
-            if not program.open and record.program:
-                self._wait_no_more(program)
-                self._note_silence(program.kind, now_s - program.heard_s)
-        if record.kind in self._silent:
-            self._end_silent(record.kind, now_s)
-        if record.program and request.query not in self._of_query:
-            self._of_query[request.query] = name
-            program.queries.add(request.query)
-            program.num_queries += 1
-            program.goes_on = program.num_queries > 1 or self.learned.goes_on(record.kind)
-        key = request.query, request.node.id
-        of_node = program.open.get(key)
+        program = self._program_of(request, now_s)
+        query = program.queries.get(request.query)
+        if query is None:
+            query = program.queries[request.query] = self._begin(program, request.query)
+        of_node = query.open.get(request.node.id)
         if of_node is None:
-            of_node = program.open[key] = {}
+            of_node = query.open[request.node.id] = {}
         elif (part := of_node.get(request.lo)) is not None:  # it is tried again
             return part.fresh
         num_items = request.hi - request.lo
         num_known = (num_items if request.units is None else sum(request.units)) / num_items
-        group = program.groups[-1] if program.groups else None
-        is_first = group is None or (group.at_s == now_s and len(program.groups) == 1)
+        group = query.groups[-1] if query.groups else None
+        is_first = group is None or (group.at_s == now_s and len(query.groups) == 1)
+        is_first = is_first and program.num_queries <= 1
         fresh_source = request.source if is_first else (*request.source, _LATER)
         fresh = self.learned.fresh(fresh_source, num_known) / num_known if num_known else 1.0
         seconds = (self._unit_s * fresh * num_known + self._output_s * num_output) * num_items
         source = (*request.source, str(request.node.depth))
-        program.asked_s += seconds
-        program.done_s, program.heard_s = program.asked_s, now_s
-        program.source = source
-        if group is None or (group.at_s != now_s and len(program.groups) < _MAX_GROUPS):
-            group = _Group(source, program.asked_s, now_s)
-            program.groups.append(group)
+        query.asked_s += seconds
+        query.done_s, query.heard_s = query.asked_s, now_s
+        query.source = source
+        if group is None or (group.at_s != now_s and len(query.groups) < _MAX_GROUPS):
+            group = AskedGroup(source, query.asked_s, now_s)
+            query.groups.append(group)
         elif group.at_s == now_s:
-            group.source, group.done_s = source, program.asked_s
-        of_node[request.lo] = _Open(
+            group.source, group.done_s = source, query.asked_s
+        of_node[request.lo] = AskedItems(
             group, fresh_source, num_known, fresh, seconds / num_items, num_items, request.hi
         )
         return fresh
@@ -207,10 +108,10 @@ class ProgramAccount:
         found = self._find(request)
         if found is None:
             return
-        part = found[1]
+        part = found[2]
         if part.group.sent_s is None:
             part.group.sent_s = now_s
-        self.virtual_s = self._charge(request.record.tenant, part.item_s * num_items)
+        self.virtual_s = self.tenants.charge(request.record.tenant, part.item_s * num_items)
 
     def ended(
         self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
@@ -227,7 +128,7 @@ class ProgramAccount:
         found = self._find(request)
         if found is None:
             return
-        part = found[1]
+        part = found[2]
         num_known = part.num_known
         num_fresh = part.fresh * num_known
         if usage.num_prompt_tokens:
@@ -241,48 +142,43 @@ class ProgramAccount:
         failed.
         """
         program = self._programs.get(self._of_query.get(query, query))
-        if program is None:
+        found = None if program is None else program.queries.get(query)
+        if found is None:
             return
-        for lo, part in list(program.open.get((query, node), {}).items()):
+        for lo, part in list(found.open.get(node, {}).items()):
             num_gone = part.num_left
             if items is not None:
                 num_gone = min(num_gone, sum(lo <= item < part.hi for item in items))
-            program.asked_s -= part.item_s * num_gone
+            found.asked_s -= part.item_s * num_gone
             part.num_left -= num_gone
             if part.num_left == 0:
-                self._close(program, (query, node), lo)
+                _close(found, node, lo)
 
     def query_ended(self, query: str) -> None:
-        """Note that a query has ended. If it was a program by itself, the account learns from it now, unless
-        it was cut short.
-        """
+        """Note that a query has ended. The account learns from it now, unless it was cut short."""
         program = self._programs.get(self._of_query.pop(query, query))
-        if program is None:
+        found = None if program is None else program.queries.pop(query, None)
+        if program is None or found is None:
             return
-        cut_short = [key for key in program.open if key[0] == query]
-        if program.name == query:
-            if cut_short:
-                del self._programs[query]
-            else:
-                self._conclude(query)
+        program.heard_s = max(program.heard_s, found.heard_s)
+        if not found.open:
+            self._learn(program, found)
+        if not program.is_open_ended:
+            del self._programs[program.name]
             return
-        for key in cut_short:
-            program.asked_s -= sum(part.item_s * part.num_left for part in program.open.pop(key).values())
-        program.queries.discard(query)
-        if cut_short and not program.open:
-            self._wait_for(program)
+        self._silent.query_ended(program, found.number, program.heard_s)
         if program.is_over and not program.queries:
-            self._conclude(program.name)
+            self._conclude(program)
 
     def program_ended(self, program: str, tenant: str = "") -> None:
-        """Note that a tenant's program of several queries has ended, where somebody says so. The account
-        learns from it when its last query has ended, so that its tenant is charged for those that still run.
+        """Note that a tenant's program of several queries has ended, where somebody says so. It counts as
+        ended when its last query has, so that its tenant is charged for those that still run.
         """
         found = self._programs.get((tenant, program))
         if found is not None:
             found.is_over = True
             if not found.queries:
-                self._conclude(found.name)
+                self._conclude(found)
 
     # --- what orders read
 
@@ -292,161 +188,148 @@ class ProgramAccount:
 
     def index_s(self, name: ProgramKey, waiting_s: float) -> float:
         """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait; as
-        much as waits if nothing is known of the program, as of the jobs of a session.
-
-        Where nothing is known of its kind, it is the work that it has asked for: the least attained service
-        goes first. It is at least that for a program of several queries, which may go on after each of them,
-        but not where programs of its kind have all ended with their first query lately. Else the turns of
-        long agents overtake chats, and more agents are begun whose prefixes are evicted.
+        much as waits if nothing is known of the program, as of the jobs of a session. For a program that has
+        gone on after a query it is at least the work that it has had, as those that last longest are few, and
+        little is known of them.
         """
         program = self._programs.get(name)
-        if program is None:
+        if program is None or not program.queries:
             return waiting_s
-        if program.source is not None:
-            program.left, program.source = self.learned.find(program.source, program.done_s), None
-        if program.left is None:
-            return max(program.done_s, waiting_s)
-        return program.left.index_s(waiting_s, program.done_s if program.goes_on else 0.0)
+        query = next(reversed(program.queries.values()))
+        if query.source is not None:
+            query.left, query.source = self.learned.find(query.source, query.done_s), None
+        index_s = self.learned.index_s(query.left, waiting_s, program.kind, program.num_queries)
+        if program.num_queries < 2:
+            return index_s
+        return max(index_s, program.had_s + waiting_s)
 
     def start_by_s(self, request: StepRequest) -> float:
-        """Return the time by which a request must start so that its program can keep its deadline, if it goes
-        on as programs of its kind have done; infinite without a deadline.
+        """Return the time by which a request must start so that its query can keep its deadline, if it goes
+        on as queries of its kind have done; infinite without a deadline.
         """
         deadline_s = request.record.deadline_s
         if deadline_s is None:
             return math.inf
         return deadline_s - (self.learned.way_s((*request.source, str(request.node.depth))) or 0.0)
 
-    def served_s(self, tenant: str) -> float:
-        """Return the virtual time of a tenant: seconds of service over its weight."""
-        return self._served.get(tenant, self._forgotten_s)
-
-    def lift(self, tenant: str, floor_s: float) -> None:
-        """Let a tenant that had nothing waiting begin at `floor_s` at least: idle time gives no credit."""
-        if self.served_s(tenant) < floor_s:
-            self._served[tenant] = floor_s
-
     def check_invariants(self) -> None:
         """Check that sums of open work agree and that all tables keep within their limits. For tests."""
         assert len(self._programs) <= _MAX_PROGRAMS
-        assert len(self._served) <= _MAX_TENANTS
-        silent = {name for of_kind in self._silent.values() for name in of_kind}
-        assert silent <= self._programs.keys()
-        assert all(self._silent.values())
-        assert len(self._longest_s) <= _MAX_KINDS
         for name, program in self._programs.items():
             assert program.name == name
-            assert len(program.groups) <= _MAX_GROUPS
-            assert (name in silent) == (program.is_open_ended and not program.open)
-            parts = [part for of_node in program.open.values() for part in of_node.values()]
-            assert all(part.num_left > 0 for part in parts)
-            open_s = sum(part.item_s * part.num_left for part in parts)
-            took_s = sum(group.took_s for group in program.groups)
-            assert math.isclose(program.asked_s, open_s + took_s, rel_tol=1e-6, abs_tol=1e-6)
+            assert program.queries or program.is_open_ended
+            for query in program.queries.values():
+                assert len(query.groups) <= _MAX_GROUPS
+                parts = [part for of_node in query.open.values() for part in of_node.values()]
+                assert all(part.num_left > 0 for part in parts)
+                open_s = sum(part.item_s * part.num_left for part in parts)
+                took_s = sum(group.took_s for group in query.groups)
+                assert math.isclose(query.asked_s, open_s + took_s, rel_tol=1e-6, abs_tol=1e-6)
+        self._silent.check_invariants({one.name for one in self._programs.values() if not one.queries})
+        self.tenants.check_invariants()
         self.learned.check_invariants()
 
     # --- inside
 
-    def _find(self, request: StepRequest) -> tuple[Program, _Open] | None:
-        """Return the program of a request, and what is open of the request."""
+    def _program_of(self, request: StepRequest, now_s: float) -> Program:
+        """Return the program of a request that arrives now, which may be a new one."""
+        name, record = request.program_key, request.record
+        program = self._programs.get(name)
+        if program is None:
+            program = self._programs[name] = Program(name, record.kind, bool(record.program))
+            if len(self._programs) > _MAX_PROGRAMS:
+                self._forget_oldest()
+        else:
+            self._programs.move_to_end(name)
+        if program.is_open_ended:
+            self._judge(program.kind, now_s)
+            self._silent.went_on(program, now_s)
+            if (silent := self._silent.overdue(program.kind, now_s)) is not None:
+                self._conclude(self._programs[silent])
+        return program
+
+    def _begin(self, program: Program, query: str) -> AskedQuery:
+        """Note that a program makes another query."""
+        if program.is_open_ended:
+            self._of_query[query] = program.name
+            if program.counts_as_ended:
+                self.learned.queries_of(program.kind).note_return(program.num_queries)
+                program.counts_as_ended = False
+            program.num_queries += 1
+        return AskedQuery(program.num_queries)
+
+    def _judge(self, kind: str, now_s: float) -> None:
+        """Learn how programs of a kind have gone on."""
+        for program, number in self._silent.judged(kind, now_s):
+            queries = self.learned.queries_of(kind)
+            if program.num_queries > number:
+                queries.note_going_on(number)
+            else:
+                queries.note_end(number)
+                program.counts_as_ended = True
+
+    def _find(self, request: StepRequest) -> tuple[Program, AskedQuery, AskedItems] | None:
+        """Return the program of a request, its query, and what is open of the request."""
         program = self._programs.get(request.program_key)
-        of_node = None if program is None else program.open.get((request.query, request.node.id))
+        query = None if program is None else program.queries.get(request.query)
+        of_node = None if query is None else query.open.get(request.node.id)
         part = None if of_node is None else of_node.get(request.lo)
-        return None if program is None or part is None else (program, part)
+        return None if program is None or query is None or part is None else (program, query, part)
 
     def _end(
         self,
-        found: tuple[Program, _Open],
+        found: tuple[Program, AskedQuery, AskedItems],
         request: StepRequest,
         now_s: float,
         num_items: int,
         took_s: float | None,
     ) -> None:
-        program, part = found
+        _, query, part = found
         expected_s = part.item_s * num_items
         if took_s is None:
             took_s = expected_s
         else:
-            program.asked_s += took_s - expected_s
-            self._charge(request.record.tenant, took_s - expected_s)
+            query.asked_s += took_s - expected_s
+            self.tenants.charge(request.record.tenant, took_s - expected_s)
         part.group.took_s += took_s
-        program.heard_s = now_s
+        query.heard_s = now_s
         part.num_left -= num_items
         if part.num_left <= 0:
-            self._close(program, (request.query, request.node.id), request.lo)
+            _close(query, request.node.id, request.lo)
 
-    def _charge(self, tenant: str, seconds: float) -> float:
-        """Add service to that of a tenant; return its virtual time before that."""
-        served = self._served
-        before_s = served.get(tenant, self._forgotten_s)
-        served[tenant] = before_s + (seconds / self._weights.get(tenant, 1.0) if self._weights else seconds)
-        if len(served) > _MAX_TENANTS:
-            least = sorted(served, key=served.__getitem__)[: len(served) - _MAX_TENANTS // 2]
-            self._forgotten_s = served[least[-1]]
-            for one in least:
-                del served[one]
-        return before_s
-
-    def _conclude(self, name: ProgramKey) -> None:
-        """Learn from a program that has ended, and forget it."""
-        program = self._programs.pop(name)
-        self._wait_no_more(program)
-        if program.is_open_ended and program.groups:
-            self.learned.count_queries(program.kind, program.num_queries)
+    def _learn(self, program: Program, query: AskedQuery) -> None:
+        """Learn from a query that has ended, and has not been cut short."""
+        if program.is_open_ended:
+            program.had_s += query.asked_s
+            self.learned.queries_of(program.kind).note_query(query.number, query.asked_s)
         later_s = waited_s = 0.0
-        for group in reversed(program.groups):
+        for group in reversed(query.groups):
             way_s = None
             if group.sent_s is not None:
-                way_s = max(0.0, program.heard_s - group.sent_s - waited_s)
+                way_s = max(0.0, query.heard_s - group.sent_s - waited_s)
                 waited_s += group.sent_s - group.at_s
-            self.learned.observe(
-                group.source,
-                group.done_s,
-                later_s,
-                way_s,
-                asked_s=group.took_s,
-                is_open_ended=program.goes_on,
-            )
+            self.learned.observe(group.source, group.done_s, later_s, way_s, asked_s=group.took_s)
             later_s += group.took_s
+
+    def _conclude(self, program: Program) -> None:
+        """Forget a program of several queries that has ended, or is taken to have."""
+        del self._programs[program.name]
+        self._silent.give_up(program)
 
     def _forget_oldest(self) -> None:
         """Forget the program heard of longest ago. Nothing is learned from one that still has work."""
-        name = next(iter(self._programs))
-        if self._programs[name].open:
-            del self._programs[name]
-        else:
-            self._conclude(name)
+        program = next(iter(self._programs.values()))
+        if not program.queries:
+            self._conclude(program)
+            return
+        del self._programs[program.name]
+        for query in program.queries:
+            self._of_query.pop(query, None)
 
-    def _wait_for(self, program: Program) -> None:
-        """Note that a program of several queries is silent from now on."""
-        self._silent.setdefault(program.kind, {})[program.name] = None
 
-    def _wait_no_more(self, program: Program) -> None:
-        """Note that a program has gone on or has ended, if it was silent."""
-        of_kind = self._silent.get(program.kind)
-        if of_kind is not None:
-            of_kind.pop(program.name, None)
-            if not of_kind:
-                del self._silent[program.kind]
-
-    def _note_silence(self, kind: str, seconds: float) -> None:
-        longest_s = self._longest_s.pop(kind, 0.0)
-        self._longest_s[kind] = max(seconds, longest_s * _FORGETS)
-        if len(self._longest_s) > _MAX_KINDS:
-            del self._longest_s[next(iter(self._longest_s))]
-
-    def _end_silent(self, kind: str, now_s: float) -> None:
-        """Conclude the program of a kind that has been silent for longest, if that is too long."""
-        name = next(iter(self._silent[kind]))
-        longest_s = self._longest_s.get(kind, 0.0)
-        if now_s - self._programs[name].heard_s > max(_SILENCE_S, _SILENCES * longest_s):
-            self._conclude(name)
-
-    def _close(self, program: Program, key: tuple[str, int], lo: int) -> None:
-        """Forget a request that has ended."""
-        of_node = program.open[key]
-        del of_node[lo]
-        if not of_node:
-            del program.open[key]
-            if program.is_open_ended and not program.open:
-                self._wait_for(program)
+def _close(query: AskedQuery, node: int, lo: int) -> None:
+    """Forget a request that has ended."""
+    of_node = query.open[node]
+    del of_node[lo]
+    if not of_node:
+        del query.open[node]

@@ -88,10 +88,10 @@ class TenantShares(Generic[T]):
             if key is None:
                 continue
             if not was_waiting:
-                self._account.lift(
+                self._account.tenants.lift(
                     name, self._waiting.first_key[0] if self._waiting else self._account.virtual_s
                 )
-            served_s = self._served_s[name] = self._account.served_s(name)
+            served_s = self._served_s[name] = self._account.tenants.served_s(name)
             self._waiting.add((served_s, name), tenant)
             self._keys[name] = key
             self._ready.add((key, name), tenant)
@@ -110,7 +110,7 @@ class TenantShares(Generic[T]):
             self._ready.add((key, tenant.name), tenant)
 
     def _is_current(self, tenant: T) -> bool:
-        served_s = self._account.served_s(tenant.name)
+        served_s = self._account.tenants.served_s(tenant.name)
         return self._served_s[tenant.name] == served_s and self._keys[tenant.name] == tenant.best()
 
     def _take_out(self, name: str) -> bool:

@@ -19,7 +19,7 @@ from stretto.router.serve import RunningRouter
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Event, Open, Reply
 from stretto.sched.observer import Observer
-from stretto.sched.orders.program_account import NO_WEIGHTS
+from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.queries.request import StepRequest
 from stretto.sched.request_trace import Door
 from stretto.service.config import ServiceConfig

@@ -26,7 +26,7 @@ def facts_for(task: LLMTask, known: ServerFacts) -> ServerFacts:
     return replace(known, api="completions") if is_raw(task.prompt) else known
 
 
-class WrittenAnswer:
+class TaskAnswer:
     """The answer to a task, whose pieces are emitted as they come.
 
     Args:

@@ -1,0 +1,1 @@
+"""How near the predicted effect of one more worker is to that of one more emulated server."""

@@ -1,0 +1,173 @@
+"""The requests of the last minutes as a simulation needs them: when they came, what they waited for, how long
+their prompts and answers were, and what their prompts share. No text and no hash of one leaves the door.
+
+A prompt begins as the last one of its program did, or as one of the latest openings. How far is known from
+the hashes of their blocks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stretto.cluster.placement import PromptKey
+from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
+from stretto.sched.observer import Observer
+from stretto.sched.request_trace import RequestTrace, TenantProgram
+
+_MAX_REQUESTS = 2000
+_MAX_PROGRAMS = 2000
+_MAX_OPENINGS = 8
+_MAX_BLOCKS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRequest:
+    """A request that was answered. Times are seconds of the door's clock.
+
+    Attributes:
+        after: number of the request of its program that had ended last when it came; None for none.
+        worker: number of the worker that has answered.
+        is_streamed: whether `first_s`, when its first token came, is known; else it is the end.
+        like: number of an earlier request whose prompt begins alike; None for none.
+        num_alike: blocks with which it does.
+        num_blocks: blocks of its prompt.
+    """
+
+    number: int
+    tenant: str
+    program: str
+    model: str
+    arrived_s: float
+    sent_s: float
+    first_s: float
+    ended_s: float
+    after: int | None
+    worker: int
+    is_streamed: bool
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    like: int | None
+    num_alike: int
+    num_blocks: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            name: round(value, 6) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def read_requests(rows: Sequence[Mapping[str, Any]]) -> list[SeenRequest]:
+    """Return the requests that a door tells. Raises TypeError if it tells something else."""
+    return [SeenRequest(**row) for row in rows]
+
+
+@dataclass(slots=True)
+class _Open:
+    number: int
+    after: int | None
+    like: int | None = None
+    num_alike: int = 0
+    num_blocks: int = 0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The last request of a program that has ended, and the beginning of the key of its last prompt."""
+
+    last: int | None = None
+    number: int = -1
+    hashes: bytes = b""
+
+
+class RecentTraffic(Observer):
+    """An observer that keeps the last requests of a door."""
+
+    def __init__(self) -> None:
+        self._requests: deque[SeenRequest] = deque(maxlen=_MAX_REQUESTS)
+        self._programs: OrderedDict[TenantProgram, _Seen] = OrderedDict()
+        self._openings: deque[_Seen] = deque(maxlen=_MAX_OPENINGS)
+        self._open: dict[int, _Open] = {}
+        self._num = 0
+
+    def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
+        """Note that a request has come."""
+        seen = self._program(trace.tenant_program)
+        self._open[id(trace)] = _Open(self._num, seen.last)
+        self._num += 1
+
+    def has_key(self, trace: RequestTrace, key: PromptKey) -> None:
+        """Note the key of the prompt of a request that has come."""
+        if (opened := self._open.get(id(trace))) is None:
+            return
+        hashes = pack_hashes(key.blocks)[: _MAX_BLOCKS * HASH_BYTES]
+        seen = self._program(trace.tenant_program)
+        others = [seen] if seen.hashes else list(self._openings)
+        best = max(others, key=lambda one: _num_alike(one.hashes, hashes), default=None)
+        if best is not None and (num := _num_alike(best.hashes, hashes)):
+            opened.like, opened.num_alike = best.number, num
+        if not seen.hashes:
+            self._openings.append(_Seen(None, opened.number, hashes))
+        opened.num_blocks = len(key.blocks)
+        seen.number, seen.hashes = opened.number, hashes
+
+    def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
+        """Keep a request that was answered."""
+        if (opened := self._open.pop(id(trace), None)) is None:
+            return
+        if trace.status != 200 or not trace.tries or not (opened.num_blocks or trace.door == "openai"):
+            return  # what no router has sent has no worker
+        self._program(trace.tenant_program).last = opened.number
+        first_s = trace.first_token_s
+        self._requests.append(
+            SeenRequest(
+                opened.number,
+                trace.tenant,
+                trace.program or trace.request_id,
+                trace.model,
+                trace.arrived_s,
+                trace.tries[-1].at_s,
+                now_s if first_s is None else first_s,
+                now_s,
+                opened.after,
+                trace.worker,
+                first_s is not None,
+                trace.estimated_tokens if trace.prompt_tokens is None else trace.prompt_tokens,
+                trace.cached_tokens or 0,
+                trace.output_tokens or 0,
+                opened.like,
+                opened.num_alike,
+                opened.num_blocks,
+            )
+        )
+
+    def requests(self) -> list[SeenRequest]:
+        """Return the requests, by their ends."""
+        return list(self._requests)
+
+    def _program(self, key: TenantProgram) -> _Seen:
+        if (seen := self._programs.get(key)) is None:
+            seen = self._programs[key] = _Seen()
+            if len(self._programs) > _MAX_PROGRAMS:
+                self._programs.popitem(last=False)
+        else:
+            self._programs.move_to_end(key)
+        return seen
+
+
+def _num_alike(one: bytes, other: bytes) -> int:
+    """Return how many blocks are the same. As hashes are chained, all before an equal one are."""
+    low, high = 0, min(len(one), len(other)) // HASH_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        end = middle * HASH_BYTES
+        if one[end - HASH_BYTES : end] == other[end - HASH_BYTES : end]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
