@@ -47,6 +47,8 @@ _IN_VIRTUAL_TIME = (
     Run("together", ("together",), needs_data=True),
     Run("fleet_virtual", ("fleet", "--virtual"), needs_data=True),
     Run("recognition", ("recognition",)),
+    Run("prefix", ("prefix",)),
+    Run("batches", ("batches",)),
     Run("programs_virtual", ("programs", "--virtual"), needs_data=True),
 )
 _IN_REAL_TIME = (
@@ -62,6 +64,7 @@ _IN_REAL_TIME = (
     Run("twin", ("twin",)),
     Run("answers", ("answers",), needs_data=True),
     Run("offline", ("offline",), takes_data=False),
+    Run("workers", ("workers",)),
     Run("router_faults", ("router", "--faults"), takes_data=False),
     Run("router_fleet", ("router", "--fleet")),
     Run("parrot_fleet", ("parrot", "--fleet")),

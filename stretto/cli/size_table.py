@@ -11,8 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from stretto.cli.progress import spinner
+from stretto.engines.processor import num_cores
 from stretto.sizing.answer import Answer, Served, answers
 from stretto.sizing.load import Load
+from stretto.sizing.processes import in_processes
 from stretto.sizing.report import UNITS, broken_text, change_text, notes, sentence, spread
 from stretto.sizing.servers import Server
 from stretto.sizing.study import Study, shown_amount, shown_load
@@ -35,9 +37,9 @@ def searched(
             def note(text: str) -> None:
                 progress.update(task, description=escape(text))
 
-            told = replace(study, note=note)
-            for found in answers(told, servers, wanted, prices, with_variants=with_variants):
-                answer = found
+            with in_processes(replace(study, note=note), num_cores()) as told:
+                for found in answers(told, servers, wanted, prices, with_variants=with_variants):
+                    answer = found
     except KeyboardInterrupt:
         print("interrupted; this is known so far:", file=sys.stderr)
         return answer, False

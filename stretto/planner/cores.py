@@ -52,11 +52,12 @@ def _core_model(name: str) -> CoreModel:
             "models on cores must be"
         )
     replica = llm_replica(name)
-    from stretto.engines.transformer.config import read_raw_config
+    from stretto.engines.transformer.config import read_config, read_raw_config
     from stretto.engines.transformer.engine_config import TransformerConfig
 
     if not isinstance(replica.config, TransformerConfig):
         raise ConfigError(f"model {name!r} is of a kind that cannot be planned on cores")
+    read_config(path)  # refuses kinds of models that the engine does not know, before their sizes are read
     sizes = model_of(name, read_raw_config(path))
     return CoreModel(path, replace(sizes, dtype_bytes=_FLOAT32_BYTES), replica)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from time import monotonic
-from typing import Protocol
+from typing import ParamSpec, Protocol
 
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.connection import ServerConnection, ServerConnections
 from stretto.model.errors import EngineFailure
+
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
 
 
 class AttemptOwner(Protocol):
@@ -28,6 +33,10 @@ class AttemptOwner(Protocol):
 
     def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
         """Handle that the attempt has failed; `was_sent` is whether the worker may have got the request."""
+        ...
+
+    def on_broken(self) -> None:
+        """End the request: one of its reports could not be taken, which is an error of the router."""
         ...
 
 
@@ -99,17 +108,17 @@ class Attempt:
         """Pass the head of the answer on."""
         self.last_s = monotonic()
         self.has_bytes = True
-        self._owner.on_head(answer)
+        self._tell(self._owner.on_head, answer)
 
     def on_body(self, data: bytes) -> None:
         """Pass a part of the body on."""
         self.last_s = monotonic()
-        self._owner.on_body(data)
+        self._tell(self._owner.on_body, data)
 
     def on_end(self) -> None:
         """Pass the end of the answer on; the connection may already carry another request."""
         self._connection = None
-        self._owner.on_end()
+        self._tell(self._owner.on_end)
 
     def on_lost(self, failure: EngineFailure, *, was_idle: bool) -> None:
         """Handle the loss of the connection."""
@@ -117,7 +126,15 @@ class Attempt:
         if was_idle:
             self._connect()
         else:
-            self._owner.on_failed(failure, was_sent=True)
+            self._tell(self._owner.on_failed, failure, was_sent=True)
+
+    def _tell(self, report: Callable[_P, None], *arguments: _P.args, **named: _P.kwargs) -> None:
+        """Report to the owner. An error in there ends this request, and nothing else."""
+        try:
+            report(*arguments, **named)
+        except Exception:
+            _log.exception("an answer could not be taken")
+            self._owner.on_broken()
 
     def _start(self, connection: ServerConnection) -> None:
         self._connection, self._was_sent = connection, True
@@ -133,7 +150,7 @@ class Attempt:
             connection = await self._connections.connect()
         except EngineFailure as failure:
             self._connecting = None
-            self._owner.on_failed(failure, was_sent=self._was_sent)
+            self._tell(self._owner.on_failed, failure, was_sent=self._was_sent)
             return
         self._connecting = None
         self._start(connection)

@@ -401,9 +401,9 @@ class RoutedExchange:
                 return
             if rest:
                 self._pass_on(rest)
+            self._finish(answer, now_s)
             if self._is_chunked:
                 self.client.write(b"0\r\n\r\n")
-            self._finish(answer, now_s)
             self.client.finished(keeps_alive=self._keeps_alive)
             return
         body = b"".join(self._body)
@@ -452,6 +452,13 @@ class RoutedExchange:
         else:
             task = self._readers.run(resumption.num_read, resumption.rest)
             task.add_done_callback(lambda task: self._rest_was_written(task, reason, was_sent=was_sent))
+
+    def on_broken(self) -> None:
+        """End the request with an error; a client whose request has ended already loses its connection."""
+        if self.has_ended:
+            self.client.abort()
+        else:
+            self.fail("the router could not take the answer")
 
     def _rest_was_written(self, task: asyncio.Future[bytes | None], reason: str, *, was_sent: bool) -> None:
         """Go on after a thread has written the request for the rest, unless the request has ended."""

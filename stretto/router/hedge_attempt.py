@@ -106,3 +106,8 @@ class HedgeAttempt:
         """Tell the request."""
         self._attempt = None
         self._request.hedge_fails(failure.message, was_sent=was_sent)
+
+    def on_broken(self) -> None:
+        """End the request with this attempt."""
+        self.stop()
+        self._request.on_broken()

@@ -1,3 +1,4 @@
-"""How many GPUs recorded traffic needs: loads in virtual time, capacities by bisection, the cheapest
-fleet.
+"""How many GPUs recorded traffic needs: loads in virtual time, capacities by bisection, the cheapest fleet.
+
+Internal: it may change with any release.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from stretto.sizing.load import Load, Unit
@@ -61,29 +61,31 @@ def _whole_amounts() -> Sequence[int]:
 _SESSIONS = _whole_amounts()
 
 
-def highest_level(meets: Callable[[int], bool], guess: int, lowest: int, highest: int) -> int | None:
-    """Return the highest level that meets, between `lowest` and `highest`; None if not even the lowest does.
+def highest_level(guess: int, lowest: int, highest: int) -> Generator[int, bool, int | None]:
+    """Search the highest level that meets, between `lowest` and `highest`: yield levels to be tried, be sent
+    whether they meet, and return the found one; None if not even the lowest meets.
 
-    All levels below one that meets are taken to meet. About ten levels are tried if the guess is good.
+    All levels below one that meets are taken to meet. About ten levels are tried if the guess is bad, two if
+    it is right.
     """
     level = min(max(guess, lowest), highest)
-    if meets(level):
+    if (yield level):
         step = 1
         low, high = level, level + 1
-        while high <= highest and meets(high):
+        while high <= highest and (yield high):
             low, step = high, min(_GALLOP, 3 * step)
             high = low + step if low + step <= highest else (highest if low < highest else highest + 1)
     else:
         step = 1
         high, low = level, level - 1
-        while low >= lowest and not meets(low):
+        while low >= lowest and not (yield low):
             high, step = low, min(_GALLOP, 3 * step)
             low = high - step if high - step >= lowest else (lowest if high > lowest else lowest - 1)
         if low < lowest:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if meets(middle) else (low, middle)
+        low, high = (middle, high) if (yield middle) else (low, middle)
     return low
 
 

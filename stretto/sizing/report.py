@@ -10,8 +10,9 @@ from stretto.sizing.capacity import Capacity
 from stretto.sizing.load import Unit
 from stretto.sizing.objectives import Objective, shown_s
 from stretto.sizing.servers import Server
-from stretto.sizing.study import Study, shown_amount, shown_load
+from stretto.sizing.study import Study, Trial, shown_amount, shown_load
 from stretto.sizing.traffic import Traffic
+from stretto.sizing.trial import Outcome
 
 UNITS: Mapping[Unit, str] = {"sessions": "sessions", "per_s": "jobs a second"}
 
@@ -164,9 +165,16 @@ def as_data(
                 "cached_share": outcome.cached_share,
                 "requests": outcome.num_requests,
             }
-            for (fleet, load, draw), outcome in study.outcomes.items()
+            for (fleet, load, draw), outcome in sorted(study.outcomes.items(), key=_order)
         ],
     }
+
+
+def _order(run: tuple[Trial, Outcome]) -> tuple[object, ...]:
+    """Return the place of a run among others: runs end in another order each time."""
+    (fleet, load, draw), _ = run
+    kv_tokens = [server.kv_tokens for server, _ in fleet.servers]
+    return fleet.name, kv_tokens, fleet.placement, fleet.holds_programs, draw, load.amount
 
 
 def _served_data(served: Served) -> Mapping[str, object]:

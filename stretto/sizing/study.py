@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from functools import partial
+from typing import TypeAlias
 
 from stretto.sizing.capacity import Capacity, Levels, highest_level
 from stretto.sizing.load import Load, Unit
@@ -12,6 +13,8 @@ from stretto.sizing.objectives import Objective
 from stretto.sizing.traffic import Traffic
 from stretto.sizing.trial import Fleet, Outcome, run
 
+Trial: TypeAlias = tuple[Fleet, Load, int]
+"""A run: a load on a fleet, and the number of the draw."""
 _ABOVE = 20
 _FEWEST, _MOST = 300, 1500
 
@@ -32,6 +35,10 @@ class Study:
         draws: number of draws of jobs and arrivals.
         num_samples: requests that a run measures, about.
         note: called with each run, as a text.
+        outcomes: what was measured by the runs that were asked for.
+        submit: function that makes a run in another process; by default, this one makes them all.
+        num_parallel: number of runs that are made at once.
+        begun: runs that were begun.
     """
 
     traffic: Traffic
@@ -41,21 +48,28 @@ class Study:
     num_samples: int
     seed: int = 0
     note: Callable[[str], None] = lambda _: None
-    outcomes: dict[tuple[Fleet, Load, int], Outcome] = field(default_factory=dict)
+    outcomes: dict[Trial, Outcome] = field(default_factory=dict)
+    submit: Callable[[Trial], Future[Outcome]] | None = None
+    num_parallel: int = 1
+    begun: dict[Trial, Future[Outcome]] = field(default_factory=dict)
 
     @property
     def grid(self) -> Levels:
         """The loads that are tried."""
         return Levels(self.unit)
 
+    def run(self, trial: Trial) -> Outcome:
+        """Make a run."""
+        fleet, load, draw = trial
+        seed = self.seed * 1000 + draw
+        return run(fleet, self.traffic, load, self.objectives, seed, self.num_samples)
+
     def outcome(self, fleet: Fleet, load: Load, draw: int) -> Outcome:
         """Return what a run of a load measures."""
-        key = fleet, load, draw
-        if key not in self.outcomes:
-            self.note(f"{fleet.name}: {shown_load(load)}, draw {draw + 1}")
-            seed = self.seed * 1000 + draw
-            self.outcomes[key] = run(fleet, self.traffic, load, self.objectives, seed, self.num_samples)
-        return self.outcomes[key]
+        trial = fleet, load, draw
+        if trial not in self.outcomes:
+            self.outcomes[trial] = self._begun(trial).result()
+        return self.outcomes[trial]
 
     def meets(self, fleet: Fleet, load: Load, draw: int) -> bool:
         """Return whether a fleet meets the objectives under a load."""
@@ -63,22 +77,34 @@ class Study:
 
     def serves(self, fleet: Fleet, load: Load) -> bool:
         """Return whether a fleet meets the objectives under a load in all draws."""
-        return all(self.meets(fleet, load, draw) for draw in range(self.draws))
+        for draw in range(self.draws):
+            for ahead in range(draw, min(self.draws, draw + self.num_parallel)):
+                self._begun((fleet, load, ahead))
+            if not self.meets(fleet, load, draw):
+                return False
+        return True
 
     def capacities(self, fleet: Fleet, guesses: Sequence[int | None]) -> Iterator[Capacity]:
         """Yield the capacity of a fleet by the first draw, by the first two, and so on.
 
         Args:
-            guesses: likely level by draw; the last one stands for all further draws, and is corrected by the
-                draws before where there is one alone.
+            guesses: likely level by draw. If there is one alone, it is for the first draw, and what that one
+                finds is the guess for all others.
         """
+        likely = [self.lowest if guess is None else guess for guess in guesses]
         levels: list[int | None] = []
-        for draw in range(self.draws):
-            guess = guesses[min(draw, len(guesses) - 1)]
-            if len(guesses) == 1 and levels:
-                guess = levels[-1] if levels[-1] is not None else guess
-            levels.append(self._level(fleet, draw, guess or self.lowest))
+        if len(likely) == 1:
+            levels = [level for _, level in self._levels(fleet, {0: likely[0]})]
             yield Capacity(self.grid, tuple(levels))
+            likely = [likely[0] if levels[0] is None else levels[0]] * self.draws
+        found: dict[int, int | None] = {}
+        for draw, level in self._levels(
+            fleet, {draw: likely[draw] for draw in range(len(levels), self.draws)}
+        ):
+            found[draw] = level
+            while len(levels) in found:
+                levels.append(found[len(levels)])
+                yield Capacity(self.grid, tuple(levels))
 
     @property
     def lowest(self) -> int:
@@ -87,12 +113,38 @@ class Study:
             return 0
         return self.grid.at_most(0.1 / self.traffic.mean_s)
 
-    def _level(self, fleet: Fleet, draw: int, guess: int) -> int | None:
-        meets = partial(self._meets_level, fleet, draw)
-        return highest_level(meets, guess, self.lowest, self.grid.highest)
+    def _levels(self, fleet: Fleet, guesses: Mapping[int, int]) -> Iterator[tuple[int, int | None]]:
+        """Yield each draw with its highest level, in the order in which they are found."""
+        left = list(guesses.items())
+        searches: dict[int, Generator[int, bool, int | None]] = {}
+        tried: dict[int, Load] = {}
+        while left or tried:
+            while left and len(tried) < self.num_parallel:
+                draw, guess = left.pop(0)
+                searches[draw] = highest_level(guess, self.lowest, self.grid.highest)
+                tried[draw] = self.grid.load(next(searches[draw]))
+            begun = {draw: self._begun((fleet, load, draw)) for draw, load in tried.items()}
+            wait(begun.values(), return_when=FIRST_COMPLETED)
+            for draw in [draw for draw, future in begun.items() if future.done()]:
+                try:
+                    level = searches[draw].send(self.meets(fleet, tried[draw], draw))
+                    tried[draw] = self.grid.load(level)
+                except StopIteration as found:
+                    del tried[draw]
+                    yield draw, found.value
 
-    def _meets_level(self, fleet: Fleet, draw: int, level: int) -> bool:
-        return self.meets(fleet, self.grid.load(level), draw)
+    def _begun(self, trial: Trial) -> Future[Outcome]:
+        """Return the future outcome of a run, which begins now unless it has begun before."""
+        if trial not in self.begun:
+            fleet, load, draw = trial
+            self.note(f"{fleet.name}: {shown_load(load)}, draw {draw + 1}")
+            if self.submit is None:
+                made: Future[Outcome] = Future()
+                made.set_result(self.run(trial))
+                self.begun[trial] = made
+            else:
+                self.begun[trial] = self.submit(trial)
+        return self.begun[trial]
 
 
 def shown_amount(amount: float) -> str:

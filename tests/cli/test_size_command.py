@@ -26,6 +26,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fleet, float, int]]:
         return Outcome((2.0 * load.amount / (served + seed % 2),), False, 0.5, 100)
 
     monkeypatch.setattr("stretto.sizing.study.run", run)
+    monkeypatch.setattr("stretto.cli.size_table.num_cores", lambda: 1)
     return made
 
 

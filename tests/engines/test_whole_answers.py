@@ -123,7 +123,7 @@ def test_after_a_whole_answer_that_the_scheduler_has_given_up_the_next_one_is_st
     async def main() -> list[bool]:
         async with OpenAIStub(reply) as stub:
             server = OpenAIServer(OpenAIServerConfig(stub.url))
-            server._whole.observe(16, 0.001)
+            server._asker.whole.observe(16, 0.001)
             first, second = (task(number, 0.2, Decode(max_tokens=16)) for number in (1, 2))
             given_up = asyncio.create_task(server.generate(first, lambda _: None))
             while not stub.requests:
@@ -145,7 +145,7 @@ def test_after_a_whole_answer_that_a_proxy_has_given_up_the_next_one_is_streamed
     async def main() -> list[bool]:
         async with OpenAIStub(reply) as stub:
             server = OpenAIServer(OpenAIServerConfig(stub.url, max_retries=1, max_backoff_s=0.2))
-            server._whole.observe(16, 0.001)
+            server._asker.whole.observe(16, 0.001)
             for number in (1, 2):
                 await server.generate(task(number, 0.2, Decode(max_tokens=16)), lambda _: None)
             await server.aclose()
@@ -180,7 +180,7 @@ def test_cancelling_a_whole_answer_closes_its_connection() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         llm = OpenAIServer(OpenAIServerConfig(url, model="m", tokenizer="none"))
-        llm._whole.observe(16, 0.001)
+        llm._asker.whole.observe(16, 0.001)
         running = asyncio.create_task(llm.generate(task(1), lambda _: None))
         await asyncio.wait_for(begun.wait(), 20)
         running.cancel()

@@ -82,7 +82,7 @@ def test_models_that_cannot_run_on_cores_are_refused(model: str, message: str) -
 
 def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(ConfigError, match="of a kind that cannot be planned on cores"):
+    with pytest.raises(ConfigError, match="'gpt2' is not supported"):
         core_models(app_of(str(tmp_path)))
 
 

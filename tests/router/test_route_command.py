@@ -14,7 +14,7 @@ import httpx
 import pytest
 from support.routing import EVENTS, WHOLE, StubServer, run, until
 
-from stretto.cli.route import route
+from stretto.cli.route import RouteOptions, route
 from stretto.model.errors import ConfigError, UserError
 
 
@@ -66,12 +66,12 @@ def test_a_second_interrupt_ends_what_the_first_one_lets_go_on() -> None:
 
 def test_wrong_options_are_refused_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give the servers with --worker"):
-        route()
+        route(RouteOptions())
     with pytest.raises(ConfigError, match="there is no placement 'by_taste'"):
-        route(["http://a"], placement="by_taste")
+        route(RouteOptions(workers=("http://a",), placement="by_taste"))
     with pytest.raises(ConfigError, match="must be a URL"):
-        route(["a:80"])
+        route(RouteOptions(workers=("a:80",)))
     with pytest.raises(ConfigError, match="cannot be read"):
-        route(config=tmp_path / "absent.toml")
+        route(RouteOptions(config=tmp_path / "absent.toml"))
     with pytest.raises(ConfigError, match="cannot be written"):
-        route(["http://127.0.0.1:1"], port=0, record=tmp_path / "absent" / "log")
+        route(RouteOptions(workers=("http://127.0.0.1:1",), port=0, record=tmp_path / "absent" / "log"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from random import Random
 
 from stretto.sizing.capacity import Capacity, Levels, highest_level
@@ -24,14 +25,30 @@ def check_level(draw: Random) -> None:
         tried.append(level)
         return level <= last
 
-    found = highest_level(meets, draw.randrange(-5, 70), 0, highest)
+    found = searched(meets, draw.randrange(-5, 70), highest)
     assert found == (None if last < 0 else last)
     assert len(tried) == len(set(tried))
 
 
+def searched(meets: Callable[[int], bool], guess: int, highest: int) -> int | None:
+    search = highest_level(guess, 0, highest)
+    try:
+        level = next(search)
+        while True:
+            level = search.send(meets(level))
+    except StopIteration as end:
+        found: int | None = end.value
+        return found
+
+
 def test_a_good_guess_needs_two_runs() -> None:
     tried: list[int] = []
-    assert highest_level(lambda level: tried.append(level) or level <= 20, 20, 0, 99) == 20
+
+    def meets(level: int) -> bool:
+        tried.append(level)
+        return level <= 20
+
+    assert searched(meets, 20, 99) == 20
     assert tried == [20, 21]
 
 

@@ -1,0 +1,64 @@
+"""An error of the router while it takes an answer ends that request alone, and its client is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from support.routing import STREAM, WHOLE, routing, run
+
+from stretto.router import exchange
+from stretto.router.router_state import RouterState
+
+
+def raise_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Let the first call of a method raise an error that nobody expects."""
+    method = getattr(owner, name)
+    errors = [ZeroDivisionError("one of ours")]
+
+    def raising(*arguments: Any, **named: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return method(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, raising)
+
+
+@pytest.mark.parametrize("name", ["head_came", "answered"])
+def test_a_whole_answer_that_cannot_be_taken_is_a_500(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with routing("well") as at:
+            raise_once(monkeypatch, RouterState, name)
+            broken = await at.ask()
+            assert broken.status_code == 500
+            assert "could not take the answer" in broken.json()["error"]["message"]
+            assert (await at.ask()).content == WHOLE
+            at.router_state.check_invariants()
+            assert at.router_state.num_clients == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", ["began", "answered"])
+def test_a_stream_that_cannot_be_taken_ends_with_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with routing("well") as at:
+            raise_once(monkeypatch, RouterState, name)
+            broken = await at.ask(stream=True)
+            assert "could not take the answer" in broken.text
+            assert (await at.ask(stream=True)).content == STREAM
+            assert at.router_state.num_clients == 0
+
+    run(main())
+
+
+def test_a_client_whose_request_was_forgotten_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with routing("well") as at:
+            raise_once(monkeypatch, exchange.RoutedExchange, "_to_client")  # after the request has ended
+            with pytest.raises(httpx.RemoteProtocolError):
+                await at.ask()
+            assert (await at.ask()).content == WHOLE
+
+    run(main())

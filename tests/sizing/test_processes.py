@@ -1,0 +1,53 @@
+"""Runs of a study in processes: the same answer as in one, and no process that is left."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from stretto.sizing.asked import parse_servers
+from stretto.sizing.load import Load
+from stretto.sizing.objectives import parse_objectives
+from stretto.sizing.processes import in_processes
+from stretto.sizing.sources import read_traffic
+from stretto.sizing.study import Study
+from stretto.sizing.traffic import traffic_of
+from stretto.sizing.trial import Fleet
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
+(SERVER,) = parse_servers("A100", "Llama-2-7b-hf")
+FLEET = Fleet(((SERVER, 1),))
+
+
+def study() -> Study:
+    traffic = traffic_of(read_traffic(EXAMPLE), 4.0, 5.0)
+    return Study(traffic, parse_objectives("p50 per_token 1ms"), "sessions", draws=3, num_samples=20)
+
+
+def test_runs_in_processes_find_what_runs_in_this_one_find() -> None:
+    here, apart = study(), study()
+    found = [one.levels for one in here.capacities(FLEET, [2])]
+    with in_processes(apart, 2) as told:
+        assert [one.levels for one in told.capacities(FLEET, [2])] == found
+        assert not told.serves(FLEET, Load("sessions", 4))
+    assert not here.serves(FLEET, Load("sessions", 4))
+    assert len(here.outcomes) > 3
+    assert apart.outcomes == here.outcomes
+    assert not multiprocessing.active_children()
+
+
+def interrupted() -> None:
+    with in_processes(study(), 2) as told:
+        assert told.submit is not None
+        for draw in range(8):
+            told.submit((FLEET, Load("sessions", 4000), draw))
+        assert multiprocessing.active_children()
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_ends_processes_in_the_middle_of_their_runs() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not multiprocessing.active_children()
