@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,21 @@ if TYPE_CHECKING:
     from stretto.router.prompt_check import PromptCheck
 
 _SUMMED = ("requests", "lost_tokens", "lost_s")
+_TOLD = {
+    *_SUMMED,
+    "model",
+    "path",
+    "shape",
+    "program",
+    "changes",
+    "place",
+    "line",
+    "at_tokens",
+    "sample",
+    "advice",
+}
+"""Fields of a fault in a record."""
+_MOST = 1e15
 
 
 def check_prompts(
@@ -49,25 +64,32 @@ def check_prompts(
 
 def _found(file: Path) -> tuple[int, list[Any]]:
     """Return the number of requests of a file, and the faults that lose most first. Raises UserError."""
-    from stretto.cli.agent_replay import is_agent_trace
     from stretto.trace.lines import json_lines
 
-    if is_agent_trace(file):
-        from stretto.operate.prefix.fault import Loss
-        from stretto.operate.prefix.shown import fault_json
-
-        check = _checked(file)
-        found = [
-            fault_json(kind, one, Loss(one.num_requests, one.lost_tokens, one.lost_s))
-            for kind, one in check.faults()
-        ]
-        num_requests = check.num_requests
+    first = next(json_lines(file), None)
+    if first is None:
+        raise UserError(f"{file}: there are no requests")
+    if "attempts" in first.fields and "path" in first.fields:
+        num_requests, found = _told(line.fields for line in json_lines(file))
     else:
-        lines = [line.fields for line in json_lines(file)]
-        if not any("attempts" in line and "path" in line for line in lines[:1]):
-            raise UserError(f"{file}: neither a record of the router nor a trace of agents")
-        found, num_requests = list(_told(lines)), len(lines)
+        num_requests, found = _looked(file)
     return num_requests, sorted(found, key=lambda one: -one["lost_tokens"])
+
+
+def _looked(file: Path) -> tuple[int, list[dict[str, Any]]]:
+    """Return the number of requests of a trace of agents, and its faults. Raises UserError."""
+    from stretto.cli.agent_replay import is_agent_trace
+    from stretto.operate.prefix.fault import Loss
+    from stretto.operate.prefix.shown import fault_json
+
+    if not is_agent_trace(file):
+        raise UserError(f"{file}: neither a record of the router nor a trace of agents")
+    check = _checked(file)
+    found = [
+        fault_json(kind, one, Loss(one.num_requests, one.lost_tokens, one.lost_s))
+        for kind, one in check.faults()
+    ]
+    return check.num_requests, found
 
 
 def _checked(file: Path) -> PromptCheck:
@@ -99,15 +121,27 @@ def _checked(file: Path) -> PromptCheck:
     return check
 
 
-def _told(lines: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the faults that a router's record tells, each with the sum of what was lost."""
+def _told(lines: Iterable[Mapping[str, Any]]) -> tuple[int, list[dict[str, Any]]]:
+    """Return the number of requests of a router's record, and the faults that it tells, each with the sum of
+    what was lost. A fault that no router writes is left out.
+    """
     found: dict[tuple[object, ...], dict[str, Any]] = {}
+    num_requests = 0
     for line in lines:
+        num_requests += 1
         fault = line.get("prompt_fault")
-        if isinstance(fault, dict) and all(isinstance(fault.get(name), int | float) for name in _SUMMED):
+        if (
+            isinstance(fault, dict)
+            and fault.keys() >= _TOLD
+            and all(_is_count(fault[name]) for name in _SUMMED)
+        ):
             names = ("tenant", "model", "path", "shape", "place", "changes")
             key = tuple(str(fault.get(name)) for name in names)
             before = found.get(key)
             sums = {name: fault[name] + (before[name] if before else 0) for name in _SUMMED}
             found[key] = {**fault, **sums}
-    yield from found.values()
+    return num_requests, list(found.values())
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < _MOST

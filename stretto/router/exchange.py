@@ -401,9 +401,9 @@ class RoutedExchange:
                 return
             if rest:
                 self._pass_on(rest)
+            self._finish(answer, now_s)
             if self._is_chunked:
                 self.client.write(b"0\r\n\r\n")
-            self._finish(answer, now_s)
             self.client.finished(keeps_alive=self._keeps_alive)
             return
         body = b"".join(self._body)

@@ -6,7 +6,7 @@ import asyncio
 
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers
-from stretto.model.errors import EngineFailure, EngineTimeout
+from stretto.model.errors import EngineFailure, EngineTimeout, EngineUnavailable
 from stretto.router.attempt import Attempt
 from stretto.router.replies import JSON_HEADERS
 from stretto.router.worker_link import WorkerLink
@@ -60,3 +60,7 @@ class _Question:
         """Give the error."""
         if not self.answer.done():
             self.answer.set_exception(failure)
+
+    def on_broken(self) -> None:
+        """Give an error that names none: the log has it."""
+        self.on_failed(EngineUnavailable("its answer could not be taken"), was_sent=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from stretto.model.errors import ConfigError
 from stretto.operate.prefix.comparison import canonical_tools
 from stretto.router.body_edits import Span, values_of
-from stretto.wire.prompt_texts import TOOL_FIELDS, area_of, dumped
+from stretto.wire.prompt_texts import TOOL_FIELDS, Area, area_of, dumped
 
 _MOST_PATTERN = 200
 _HEADS = ("system", "instructions")
@@ -120,8 +120,12 @@ def _canonical(fields: dict[str, Any]) -> bool:
     done = False
     for name in TOOL_FIELDS:
         if isinstance(tools := fields.get(name), list):
-            made = canonical_tools(tools)
-            if dumped(made) != dumped(tools):
+            try:
+                made = canonical_tools(tools)
+                is_same = dumped(made) == dumped(tools)
+            except RecursionError:
+                continue  # nested too deeply; sent as it came
+            if not is_same:
                 fields[name], done = made, True
     return done
 
@@ -143,12 +147,20 @@ def _take_lines(fields: dict[str, Any], pattern: re.Pattern[str], rule: RepairCo
         taken.extend(found)
         return pattern.sub("", text)
 
+    def left_of(content: Any, area: Area = "message") -> Any:
+        num_taken = len(taken)
+        left = _content_without(content, without)
+        if left or left is content or area == "system":
+            return left
+        del taken[num_taken:]
+        return content  # servers refuse messages of nothing
+
     made = dict(fields)
     for name in (*_HEADS, *(("prompt",) if items is None else ())):
         if name in made:
-            made[name] = _content_without(made[name], without)
+            made[name] = left_of(made[name], "system" if name in _HEADS else "text")
     if items is not None:
-        made[items] = _opening_without(made[items], without)
+        made[items] = _opening_without(made[items], left_of)
     if not taken:
         return False
     if is_moved and items is not None:
@@ -178,10 +190,10 @@ def _content_without(content: Any, without: Callable[[str], str]) -> Any:
     return content if is_same else parts
 
 
-def _opening_without(items: Any, without: Callable[[str], str]) -> Any:
-    """Return messages without some lines in those before the first answer."""
+def _opening_without(items: Any, left_of: Callable[..., Any]) -> Any:
+    """Return messages of which those before the first answer have what is left of their contents."""
     if not isinstance(items, list):
-        return _content_without(items, without)
+        return left_of(items)
     made = list(items)
     for place, item in enumerate(items):
         if not isinstance(item, dict):
@@ -189,7 +201,7 @@ def _opening_without(items: Any, without: Callable[[str], str]) -> Any:
         if area_of(item) == "answer":
             break
         content = item.get("content")
-        if (left := _content_without(content, without)) is not content and left != content:
+        if (left := left_of(content, area_of(item))) is not content and left != content:
             made[place] = {**item, "content": left}
     return items if all(a is b for a, b in zip(made, items, strict=True)) else made
 

@@ -63,7 +63,7 @@ class WhatIf:
     """What a change of a fleet would do to its capacity.
 
     Attributes:
-        share: capacity with the change over that without, as the median over draws; None if it is not known.
+        share: capacity with the change over that without, as the mean over draws; None if it is not known.
         reason: why it is not known, or what the figure rests on.
     """
 
@@ -83,7 +83,7 @@ class Answer:
         fewest: the fewest servers of each kind that serve it alone, where that was found out.
         best: the cheapest fleet that serves it, or the only one that was looked for.
         is_best_known: whether the search for it has ended.
-        changed: the fleet that changes are tried on.
+        what_ifs: what changes of the best fleet would do, or of one server where none was looked for.
     """
 
     objectives: tuple[Objective, ...]

@@ -21,8 +21,8 @@ from stretto.sizing.load import Load
 from stretto.sizing.servers import MAX_BATCH_TOKENS, Server, is_measured
 
 _PER_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
-_LOAD = re.compile(r"(\d+(?:\.\d+)?)\s*(?:(sessions?)|(?:[a-z]+\s*)?(?:/|per|a)\s*([a-z]+))")
-_GPU = re.compile(r"(?:(\d{1,3})x)?(.+)")
+_LOAD = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:(sessions?)|(?:[a-z]+\s*)?(?:/|per|a)\s*([a-z]+))")
+_GPU = re.compile(r"(?:([1-9][0-9]{0,2})x)?(.+)")
 _MOST = 10**5
 _LINK_BYTES_S = 25e9
 """Speed between GPUs that are not joined by NVLink: that of PCIe 4."""
@@ -42,7 +42,7 @@ def parse_load(text: str) -> Load:
         raise UserError(f'--load {text!r} is no load; give one such as "88 sessions", "5/s" or "300/min"')
     amount = float(matched[1])
     if matched[2] is not None:
-        if amount != int(amount) or not 1 <= amount <= _MOST:
+        if not 1 <= amount <= _MOST or amount != int(amount):
             raise UserError(f"--load {text!r}: sessions are a whole number from 1 to {_MOST}")
         return Load("sessions", amount)
     per_s = amount / _PER_S[str(matched[3])]

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import le
 from typing import TypeAlias
 
 Counts: TypeAlias = tuple[int, ...]
@@ -48,8 +49,15 @@ def cheapest_fleet(
     counts = itertools.product(*(range(limit + 1) for limit in limits))
     likely = {one: _share(one, guesses) for one in counts if 1 <= sum(one) <= most_servers}
     left = sorted((one for one, share in likely.items() if share >= LEAST_SHARE), key=search.place)
-    while left := [one for one in left if search.may_be_best(one)]:
-        search.serves(next((one for one in left if likely[one] >= 1), max(left, key=lambda one: likely[one])))
+    left = [one for one in left if search.may_be_best(one)]
+    while left:
+        tried = next((one for one in left if likely[one] >= 1), None)
+        if tried is None:
+            tried = max(left, key=lambda one: likely[one])
+        if search.serves(tried):
+            left = [one for one in left if search.may_be_best(one)]
+        else:
+            left = [one for one in left if not _is_part(one, tried)]
     return search
 
 
@@ -101,9 +109,12 @@ class FleetSearch:
         return place(counts, self._prices)
 
     def _is_part_of_failed(self, counts: Counts) -> bool:
-        return any(
-            all(one <= other for one, other in zip(counts, lost, strict=True)) for lost in self._failed
-        )
+        return any(_is_part(counts, lost) for lost in self._failed)
+
+
+def _is_part(counts: Counts, of: Counts) -> bool:
+    """Return whether a fleet has no more servers of any kind than another one."""
+    return all(map(le, counts, of))
 
 
 def _share(counts: Counts, guesses: Sequence[float | None]) -> float:

@@ -46,6 +46,7 @@ class Server:
         return Replica(
             StandIn,
             StandInConfig(),
+            runs_in="loop",  # as a server does, which may run on several devices
             tp=self.num_gpus,
             profile=llm_profile(self.cost),
             kv_tokens=self.kv_tokens,

@@ -54,7 +54,7 @@ def test_check_prompts_of_a_record_of_the_router(tmp_path: Path, stretto: Comman
     """A record has what was found, which is summed up by place."""
     fault = {"model": "m", "path": "/v1/chat/completions", "shape": "ab", "program": "7", "changes": "id"}
     fault |= {"place": "system", "line": 1, "at_tokens": 3, "sample": "id: ⟨id⟩", "advice": "drop it"}
-    line = {"id": "r", "path": "/v1/chat/completions", "attempts": []}
+    line = {"id": "r", "path": "/v1/chat/completions", "attempts": [], "completion_tokens": 5}
     told = [{"requests": n, "lost_tokens": 100 * n, "lost_s": 0.5, **fault} for n in (3, 4)]
     record = tmp_path / "record.jsonl"
     lines = [line, *({**line, "prompt_fault": one} for one in told)]
@@ -62,3 +62,20 @@ def test_check_prompts_of_a_record_of_the_router(tmp_path: Path, stretto: Comman
     done = stretto("check-prompts", record)
     assert "lost: 700 tokens in 7 requests, 1.0 s of prefills" in done.out
     assert done.out.endswith("3 requests, 1 faults\n")
+
+
+def test_check_prompts_of_a_record_that_no_router_wrote(tmp_path: Path, stretto: CommandLine) -> None:
+    """Faults that are none are left out, and names of clients do not rule the terminal."""
+    fault = {"model": "m\x1b[31m", "path": "/v1/completions", "shape": "ab", "program": "7", "changes": "id"}
+    fault |= {"place": "system", "line": 1, "at_tokens": 3, "sample": "id: ⟨id⟩", "advice": "drop it"}
+    loss = {"requests": 3, "lost_tokens": 300, "lost_s": 0.5}
+    line = {"path": "/v1/completions", "attempts": []}
+    bad = [loss, {**fault, **loss, "lost_s": float("nan")}, {**fault, **loss, "requests": "3"}, [], 5]
+    record = tmp_path / "record.jsonl"
+    lines = [line, *({**line, "prompt_fault": one} for one in ({**fault, **loss}, *bad))]
+    record.write_text("".join(json.dumps(one) + "\n" for one in lines), "utf-8")
+    done = stretto("check-prompts", record)
+    assert done.out.endswith("7 requests, 1 faults\n")
+    assert "\x1b" not in done.out
+    record.write_text("")
+    assert "no requests" in stretto("check-prompts", record).err

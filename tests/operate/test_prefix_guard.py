@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -138,7 +139,8 @@ def test_kinds_and_texts_are_bounded() -> None:
             "⟨id⟩",
         ),
         ("Turn 3 of 20.", "Turn 4 of 20.", "number", "Turn ⟨number⟩ of 20."),
-        ("You help Ann.", "You help Bob.", "text", "You help ⟨text⟩."),
+        ("You help Ann.", "You help Bob.", "text", "You help ⟨text⟩"),
+        ("for Alice, of A", "for Alan, of A", "text", "for ⟨text⟩, of A"),
     ],
 )
 def test_what_changes_in_a_line(before: str, now: str, rule: str, shown: str) -> None:
@@ -150,6 +152,23 @@ def test_what_changes_in_a_line(before: str, now: str, rule: str, shown: str) ->
 def test_samples_show_no_secrets_and_nothing_that_was_said() -> None:
     line = "key sk-proj-A1b2C3d4E5f6G7h8I9 for turn {}"
     assert "A1b2" not in changed_line(line.format(1), line.format(2), len(line) - 2, masks_words=False).shown
+    letters = "QWERTZUIOPASDFGHJKLYXCVBNMQWERTZUIOPASDFGHJKLYXCVBNM"
+    for secret in (
+        "password hunter2",
+        "passwd: c0rrect",
+        "token=abcdef",
+        "api key: abcdef",
+        "sk-abc1def77",
+        "1a2b3c4d",
+        "https://me:s3cret@host/",
+        f"{'-' * 22} {letters}",
+    ):
+        word = secret.rsplit(":", 1)[-1].strip("/") if "//" in secret else re.split("[ =]", secret)[-1]
+        for line in (f"{secret} at 10:0", f"10:00 {secret}"):
+            other = line.replace("10:0", "10:1")
+            shown = changed_line(line, other, common_length(line, other), masks_words=False).shown
+            assert word[:6] not in shown, secret
+            assert "QWERTZ"[:4] not in shown
     said = "My name is Ann and I owe 500 at turn {}"
     shown = changed_line(said.format(1), said.format(2), len(said) - 2, masks_words=True).shown
     assert "Ann" not in shown
@@ -227,6 +246,15 @@ def test_prompts_of_any_form_are_compared(path: str, one: object, other: object)
         for now in prompts:
             assert (compare(before, now).change is None) or before is not now
         assert list(prompt_parts(path, bodies[0])) == list(prompt_parts(path, bodies[0]))
+
+
+def test_a_salt_of_caches_is_not_shown() -> None:
+    before, now = (
+        seen_prompt("1", CHAT, {**chat(RULES, "a"), "cache_salt": f"opensesame {n}"}) for n in "xy"
+    )
+    change = compare(before, now).change
+    assert change is not None
+    assert (change.place, "sesame" in change.sample) == ("cache_salt", False)
 
 
 def test_a_prompt_that_is_longer_than_what_is_compared_goes_on_too() -> None:

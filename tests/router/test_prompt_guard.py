@@ -159,6 +159,30 @@ def test_a_hostile_text_does_not_take_long_to_be_searched() -> None:
     assert repaired(hostile, drop_line="a*b*a*b*c")[1] == ""
 
 
+def test_what_cannot_be_repaired_is_sent_as_it_came() -> None:
+    """Tools that are nested too deeply to be sorted, and a message of which nothing would be left."""
+    deep = '{"properties":' * 600 + "1" + "}" * 600
+    text = f'{{"messages":[],"tools":[{{"name":"b","parameters":{deep}}},{{"name":"a"}}]}}'.encode()
+    assert not Repairs([RepairConfig(canonical_tools=True)]).repaired(CHAT, json.loads(text), text).edits
+    drop = Repairs([RepairConfig(drop_line="Now: *")])
+    for content in ("Now: 1", [{"type": "text", "text": "Now: 1"}]):
+        fields = {"messages": [{"role": "user", "content": content}]}
+        made = drop.repaired(CHAT, fields, json.dumps(fields).encode())
+        assert (made.fields, made.told) == (fields, "")
+    fields = {"messages": [{"role": "system", "content": "Now: 1"}, {"role": "user", "content": "Hi"}]}
+    made = drop.repaired(CHAT, fields, json.dumps(fields).encode())
+    assert made.fields["messages"][0]["content"] == ""
+
+
+def test_a_repair_of_lines_in_any_script_is_said() -> None:
+    async def main() -> None:
+        async with routing("well", repair=(RepairConfig(drop_line="Сейчас: *"),)) as at:
+            reply = await at.client.post(CHAT, content=json.dumps(body(1, "Сейчас: ")))
+            assert (reply.status_code, "x-stretto-repaired" in reply.headers) == (200, True)
+
+    run(main())
+
+
 @pytest.mark.parametrize("rule", [{"canonical_tools": True}, {"drop_line": "Now: *"}])
 def test_tools_that_are_nested_too_deeply_are_refused_with_repairs_too(rule: dict[str, Any]) -> None:
     deep = b'{"model": "m", "messages": [], "tools": [' + b'{"a":' * 980 + b"1" + b"}" * 980 + b"]}"

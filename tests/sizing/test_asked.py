@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from stretto.model.deployment import Deployment, Engine
 from stretto.model.errors import ConfigError, UserError
 from stretto.sizing.asked import gpu_name, parse_load, parse_servers, read_prices
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import Objective, parse_objectives, shown_s
+from stretto.sizing.servers import ENGINE, MAX_RUNNING
 
 MODEL = "Llama-3.1-8B-Instruct"
 
@@ -48,7 +50,20 @@ def test_loads_are_sessions_or_rates() -> None:
     assert parse_load("5/s") == parse_load("5 per s") == parse_load("300 queries/min") == Load("per_s", 5)
 
 
-@pytest.mark.parametrize("text", ["", "88", "many sessions", "1.5 sessions", "0 sessions", "0/s", "5/day"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "88",
+        "many sessions",
+        "1.5 sessions",
+        "0 sessions",
+        "0/s",
+        "5/day",
+        "9" * 400 + " sessions",
+        "٣ sessions",
+    ],
+)
 def test_wrong_loads_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--load"):
         parse_load(text)
@@ -57,6 +72,8 @@ def test_wrong_loads_are_refused(text: str) -> None:
 def test_servers_are_gpus_with_a_model() -> None:
     one, two = parse_servers("h100, 2xA100-80G", MODEL)
     assert (one.label, two.label) == ("H100-80G", "2xA100-80G")
+    engine = Engine(ENGINE, "llm", max_running=MAX_RUNNING, keeps_state=True, timeout_s=None)
+    assert Deployment(engine, (one.replica(), two.replica())), "a simulation takes them"
     assert two.kv_tokens > one.kv_tokens > 100_000
     assert not one.is_measured
     assert parse_servers("A100", "Llama-2-7b-hf")[0].is_measured

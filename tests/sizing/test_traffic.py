@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from stretto.sizing.study import Study
 from stretto.sizing.traffic import Traffic, traffic_of
 from stretto.sizing.trial import Fleet, run
 from stretto.sizing.variants import variants_of
+from stretto.trace.agents.requests import AgentRequest, SizedPrompt
 from stretto.trace.lines import TraceError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
@@ -218,3 +220,8 @@ def test_azure_requests_are_jobs_of_one_request(tmp_path: Path) -> None:
     assert traffic.gaps == pytest.approx((0.5, 1.5))
     with pytest.raises(TraceError, match="row 0"):
         read_traffic(written(tmp_path / "bad.csv", []))
+
+
+def test_requests_of_a_trace_go_to_other_processes() -> None:
+    request = AgentRequest(id="a", line=1, prompt=SizedPrompt(5))
+    assert pickle.loads(pickle.dumps(request)) == request

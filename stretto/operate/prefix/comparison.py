@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from stretto.model.record import record
 from stretto.operate.prefix.redaction import Rule, changed_line
-from stretto.operate.prefix.seen_prompt import CHARS_PER_TOKEN, SeenPrompt, pieces_of
+from stretto.operate.prefix.seen_prompt import CHARS_PER_TOKEN, SALT, SeenPrompt, pieces_of
 from stretto.wire.prompt_texts import PromptPart, dumped, tool_name
 
 LEAST_TOKENS = 256
@@ -190,7 +190,7 @@ def _change(
         return None
     one, other = parts[place], later[place]
     line = one.text.count("\n", 0, at) + 1
-    shows_words = one.area in ("tool", "system") or not is_same
+    shows_words = one.place != SALT and (one.area in ("tool", "system") or not is_same)
     if rule in ("order of tools", "set of tools"):
         sample = f"{_shown_name(one.text)} before, {_shown_name(other.text)} now"
     elif rule == "order of keys":

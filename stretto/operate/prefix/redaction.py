@@ -32,8 +32,17 @@ _ID = re.compile(
 )
 """Each part of a line is looked at a few times only, whatever a stranger has written there."""
 _NUMBER = re.compile(r"\d[\d.,%/]*")
-_LONG_WORD = re.compile(r"[^\s\"'`<>(){}\[\],;:=]{20,}|(?=[A-Za-z]*\d)[A-Za-z\d+_-]{12,}")
-"""What may be a key or a password."""
+_SECRET = re.compile(
+    r"(?<=://)[^\s/@]+(?=@)"
+    r"|(?:(?<=password)|(?<=passwd)|(?<=pwd)|(?<=secret)|(?<=bearer))(?: is\b|[\"'`]? ?[:=])? ?[^\s,;]+"
+    r"|(?:(?<=key)|(?<=token)|(?<=pw))(?: is\b|[\"'`]? ?[:=]) ?[^\s,;]+"
+    r"|[^\s\"'`<>(){}\[\],;:=]{20,}"
+    r"|(?<![\w+-])(?=[A-Za-z+_-]*\d)(?=[\d+_-]*[A-Za-z])[A-Za-z\d+_-]{8,}",
+    re.IGNORECASE,
+)
+"""What may be a key or a password: what is named so, what is long, and what has letters and digits."""
+
+_BETWEEN_WORDS = frozenset(" \t\r\"'`<>(){}[],;:=")
 
 
 class ChangedLine(NamedTuple):
@@ -63,9 +72,9 @@ def changed_line(before: str, now: str, at: int, *, masks_words: bool) -> Change
         same += 1
     spans = [(at, max(at + 1, len(text) - same)) for text in (before, now)]
     rule, (begin, end) = _rule_of((before, now), spans)
-    head, tail = now[max(0, begin - _MOST_SHOWN) : begin], now[end : end + _MOST_SHOWN]
-    head, tail = (_masked(part, masks_words=masks_words) for part in (head, tail))
-    return ChangedLine(rule, f"{head}⟨{rule}⟩{tail}".strip())
+    # masked before it is cut, so that no part of a key is taken for a shorter word
+    head, tail = (_masked(part, masks_words=masks_words) for part in (now[:begin], now[end:]))
+    return ChangedLine(rule, f"{head[-_MOST_SHOWN:]}⟨{rule}⟩{tail[:_MOST_SHOWN]}".strip())
 
 
 def _rule_of(lines: Sequence[str], spans: Sequence[tuple[int, int]]) -> tuple[Rule, tuple[int, int]]:
@@ -81,11 +90,26 @@ def _rule_of(lines: Sequence[str], spans: Sequence[tuple[int, int]]) -> tuple[Ru
             rest = lines[1][end : spans[1][1]]
             if len(rest) <= 2 * (end - begin) + _MOST_SHOWN:  # else far more changes than that
                 return rule, (begin, max(end, spans[1][1]))
-    return "text", spans[1]
+    return "text", _whole_words(lines[1], spans[1])
+
+
+def _whole_words(line: str, span: tuple[int, int]) -> tuple[int, int]:
+    """Return a place with the rest of the words at its ends: a name or a password may change in part."""
+    begin, end = span
+    while begin and line[begin - 1] not in _BETWEEN_WORDS:
+        begin -= 1
+    while end < len(line) and line[end] not in _BETWEEN_WORDS:
+        end += 1
+    return begin, end
 
 
 def _masked(text: str, *, masks_words: bool) -> str:
-    text = "".join(c if c.isprintable() else " " for c in text)
+    text = printable(text)
     if masks_words:
         return "".join("x" if c.isalpha() else "0" if c.isdigit() else c for c in text)
-    return _LONG_WORD.sub("…", text)
+    return _SECRET.sub("…", text)
+
+
+def printable(text: str) -> str:
+    """Return a text with spaces in place of control characters, which would rule a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -14,7 +14,7 @@ MAX_CHARS = 48_000
 CHARS_PER_TOKEN = 4
 _PIECE = re.compile(r'[^\n.;,"]{16,}')
 """A piece of a text that is looked for in another one."""
-_SALT = "cache_salt"
+SALT = "cache_salt"
 
 
 class SeenPrompt:
@@ -62,6 +62,6 @@ def pieces_of(text: str) -> list[str]:
 def seen_prompt(program: str, path: str, fields: Mapping[str, Any]) -> SeenPrompt:
     """Return the prompt of a request; its fields are those of its body."""
     parts = list(prompt_parts(path, fields))
-    if isinstance(salt := fields.get(_SALT), str) and salt:
-        parts.insert(0, PromptPart(_SALT, "system", salt))
+    if isinstance(salt := fields.get(SALT), str) and salt:
+        parts.insert(0, PromptPart(SALT, "system", salt))
     return SeenPrompt(program, parts)

@@ -7,6 +7,7 @@ from typing import Any
 
 from stretto.operate.prefix.fault import Fault, Loss
 from stretto.operate.prefix.guard import PrefixGuard, PromptKind
+from stretto.operate.prefix.redaction import printable
 from stretto.wire import metric_table as table
 from stretto.wire.metrics import Published
 
@@ -48,7 +49,8 @@ def fault_json(kind: PromptKind, fault: Fault, loss: Loss) -> dict[str, Any]:
 
 
 def fault_text(one: Mapping[str, Any]) -> str:
-    """Return the JSON of a fault in words."""
+    """Return the JSON of a fault in words. What clients have named is printable in it."""
+    one = {name: printable(value) if isinstance(value, str) else value for name, value in one.items()}
     seconds = f", {one['lost_s']:.1f} s of prefills" if one["lost_s"] else ""
     program = f", such as program {one['program']}" if one["program"] else ""
     return (
