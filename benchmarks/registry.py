@@ -205,6 +205,12 @@ _ALL = (
         (("32 sessions a server", "tokens_per_s"), ("64 sessions a server", "tokens_per_s")),
     ),
     Benchmark(
+        "size",
+        "Capacity of a server that `stretto size` predicts, beside emulated servers in real time",
+        "benchmarks.size.benchmark",
+        (("capacity: predicted and measured", "predicted"), ("capacity: predicted and measured", "measured")),
+    ),
+    Benchmark(
         "recognition",
         "Programs recognised in plain traffic: calls joined rightly and wrongly, time and memory",
         "benchmarks.recognition.benchmark",

@@ -69,6 +69,7 @@ _IN_REAL_TIME = (
     Run("router_fleet", ("router", "--fleet")),
     Run("parrot_fleet", ("parrot", "--fleet")),
     Run("door", ("door",), needs_data=True),
+    Run("size", ("size",)),
     Run("programs_real", ("programs", "--fleet"), needs_data=True),
     Run("fleet_faults", ("fleet", "--faults"), needs_data=True),
     Run("fleet", ("fleet",), needs_data=True),

@@ -40,7 +40,7 @@ async def run_clients(
     return clock.agents.measured
 
 
-class _ClientClock(RealClock):
+class _ClientClock(RealClock[Agents]):
     def __init__(self, agents: Agents, clients: Sequence[Any], model: str, with_ids: bool) -> None:
         super().__init__(agents)
         self._clients = clients

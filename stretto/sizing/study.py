@@ -61,8 +61,11 @@ class Study:
     def run(self, trial: Trial) -> Outcome:
         """Make a run."""
         fleet, load, draw = trial
-        seed = self.seed * 1000 + draw
-        return run(fleet, self.traffic, load, self.objectives, seed, self.num_samples)
+        return run(fleet, self.traffic, load, self.objectives, self.seed_of(draw), self.num_samples)
+
+    def seed_of(self, draw: int) -> int:
+        """Return the seed of a draw."""
+        return self.seed * 1000 + draw
 
     def outcome(self, fleet: Fleet, load: Load, draw: int) -> Outcome:
         """Return what a run of a load measures."""

@@ -113,7 +113,7 @@ async def _run(
     return clock.agents.measured
 
 
-class _ClockByHand(RealClock):
+class _ClockByHand(RealClock[Agents]):
     """Agents that send each prompt when it is there. A session keeps to its server."""
 
     def __init__(self, agents: Agents, servers: ServersByHand) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 from benchmarks.programs.room.load import Agents, Load, Measured
 from benchmarks.programs.room.sessions import Session
@@ -16,17 +17,19 @@ from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
+from stretto.sizing.load import Enough, JobLoad
 
+Loads = TypeVar("Loads", bound=Agents | JobLoad)
 _DRAIN_S = 30.0
 
 
-class RealClock:
+class RealClock(Generic[Loads]):
     """The driver of agents in real time: what the virtual driver is in virtual time.
 
     A subclass sends the requests. `run` ends with the first error of one.
     """
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self, agents: Loads) -> None:
         self.agents = agents
         self._start_s = 0.0
         self._running: set[asyncio.Task[None]] = set()
@@ -63,7 +66,12 @@ class RealClock:
 
         def happen() -> None:
             self._timers.discard(timer)
-            for event in what():
+            try:
+                events = what()
+            except Enough as enough:
+                self.end(enough)
+                return
+            for event in events:
                 assert isinstance(event, Submit)
                 task = asyncio.ensure_future(self._sent(event))
                 self._running.add(task)
@@ -75,12 +83,16 @@ class RealClock:
     def send(self, event: EndProgram, now_s: float) -> None:
         """Say that a program has ended, where that can be said."""
 
+    def end(self, error: Exception) -> None:
+        """End the run with an error."""
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
     async def _sent(self, event: Submit) -> None:
         try:
-            await self.ask(event, self.agents.lengths.pop(event.query))
+            await self.ask(event, self.agents.lengths[event.query])
         except Exception as error:
-            if not self._failed.done():
-                self._failed.set_exception(error)
+            self.end(error)
 
 
 async def run_on_runtime(
@@ -98,17 +110,20 @@ async def run_on_runtime(
     Raises:
         StrettoError: a request has failed.
     """
-    clock = _RuntimeClock(Agents(load, sessions, seed), to_text)
+    agents = Agents(load, sessions, seed)
+    clock = RuntimeClock(agents, to_text)
     async with Runtime(deployments, observers=(clock,), max_queries=10_000) as runtime:
         clock.runtime = runtime
         await clock.run(load.end_s)
-    return clock.agents.measured
+    return agents.measured
 
 
-class _RuntimeClock(RealClock, Observer):
+class RuntimeClock(RealClock[Loads], Observer):
+    """The driver of agents whose requests are queries of a runtime, which it observes."""
+
     runtime: Runtime
 
-    def __init__(self, agents: Agents, to_text: Callable[[str], str]) -> None:
+    def __init__(self, agents: Loads, to_text: Callable[[str], str] = str) -> None:
         super().__init__(agents)
         self._to_text = to_text
         self._names: dict[str, str] = {}

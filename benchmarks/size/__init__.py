@@ -1,0 +1,1 @@
+"""The capacities that sizing predicts, beside emulated servers."""

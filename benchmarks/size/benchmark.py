@@ -1,0 +1,142 @@
+"""`stretto bench size`: the capacity that `stretto size` predicts, beside emulated servers in real time.
+
+One draw of recorded traffic is given to one server: in virtual time until the largest load within the
+objective is found, and then to an emulated server, over HTTP and in real time, at loads around it. Both see
+the same jobs in the same order.
+
+    predicted_s, measured_s   statistic that the objective limits
+    requests, predicted_requests    that were sent
+    hits                      share of the prompts' tokens that were found in caches
+    lag                       lateness of the server, as a share of the time waited
+
+Runs whose lag is above 0.05 do not count: this machine was too slow for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.registry import BenchmarkOptions
+from benchmarks.report import Goal, Report, Row, Value
+from benchmarks.size.real_time import run_real
+from stretto.sizing.asked import parse_servers
+from stretto.sizing.load import Load
+from stretto.sizing.objectives import parse_objectives
+from stretto.sizing.sources import read_traffic
+from stretto.sizing.study import Study, samples_for
+from stretto.sizing.traffic import traffic_of
+from stretto.sizing.trial import Fleet
+
+MAX_LAG = 0.05
+LATENCY = "latency: predicted and measured"
+CAPACITY = "capacity: predicted and measured"
+_EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sessions.jsonl"
+_LONGEST_PAUSE_S = 60.0
+_GUESS = 40.0
+_NOTES = (
+    "Real requests leave room for their answer alone, simulated ones for the longest of the traffic.",
+    "Emulated servers take requests in order, as unmodified servers do.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCheck:
+    """Sizes of the comparison.
+
+    Attributes:
+        shares: loads, in those of the predicted capacity.
+        num_samples: requests that a run measures, about; None for those of `stretto size`.
+    """
+
+    shares: tuple[float, ...] = (0.8, 1.0, 1.2)
+    num_samples: int | None = None
+    slo: str = "p95 first_token 2s"
+    gpu: str = "A100"
+    model: str = "Llama-3.1-8B-Instruct"
+
+
+QUICK = SizeCheck(shares=(1.0,), num_samples=60)
+
+
+def run_benchmark(options: BenchmarkOptions) -> Report:
+    """Compare prediction and emulated servers for each trace."""
+    size = QUICK if options.quick else SizeCheck()
+    traces = [("sessions.jsonl", _EXAMPLE, 1.0)]
+    if options.data is not None:
+        found = sorted((options.data / "weka_agents").glob("*.jsonl*"))
+        traces += [("Weka sessions / 16", path, 16.0) for path in found[:1]]
+    rows: list[Row] = []
+    goals: list[Goal] = []
+    for name, path, scale in traces:
+        study, fleet = _asked(size, name, path, scale, options)
+        (capacity,) = study.capacities(fleet, [study.grid.at_most(_GUESS)])
+        points = []
+        for share in size.shares:
+            row = _point(study, fleet, share * capacity.middle)
+            rows.append(replace(row, name=f"{name}, {share:g} of capacity"))
+            if not row.note:
+                points.append((float(row.values["load"] or 0), float(row.values["measured_s"] or 0)))
+        for measured in crossings(sorted(points), study.objectives[0].limit_s):
+            values = {"predicted": capacity.middle, "measured": round(measured, 1)}
+            rows.append(Row(CAPACITY, name, values))
+            error = abs(measured / capacity.middle - 1)
+            goals.append(Goal(f"{name}: error of the predicted capacity", error, 0.1, "lower"))
+            break
+    return Report("size", options.seed, asdict(size), tuple(rows), tuple(goals), _NOTES)
+
+
+def _asked(
+    size: SizeCheck, name: str, path: Path, scale: float, options: BenchmarkOptions
+) -> tuple[Study, Fleet]:
+    """Return what is asked of one server, with one draw."""
+    objectives = parse_objectives(size.slo)
+    (server,) = parse_servers(size.gpu, size.model)
+    traffic = traffic_of(read_traffic(path), scale, _LONGEST_PAUSE_S)
+    traffic = traffic.fitting(min(server.kv_tokens, server.model.max_context_tokens))
+    num_samples = size.num_samples or samples_for(objectives)
+
+    def note(text: str) -> None:
+        options.say(f"{name}: {text}")
+
+    study = Study(traffic, objectives, "sessions", 1, num_samples, options.seed, note)
+    return study, Fleet(((server, 1),))
+
+
+def _point(study: Study, fleet: Fleet, amount: float) -> Row:
+    """Run a load in virtual and in real time."""
+    load = Load(study.unit, round(amount))
+    predicted = study.outcome(fleet, load, 0)
+    (server, _), (objective,) = fleet.servers[0], study.objectives
+    window = load.window(study.traffic, study.objectives, study.num_samples)
+    study.note(f"{load.amount:g} sessions on an emulated server")
+    seed = study.seed_of(0)
+    jobs, lag = run_real(server, study.traffic, load, study.objectives, window, seed)
+    samples = jobs.samples
+    values: dict[str, Value] = {
+        "load": load.amount,
+        "predicted_s": predicted.values_s[0],
+        "measured_s": objective.value_s(samples.seconds[objective.time]),
+        "requests": samples.num_sent,
+        "predicted_requests": predicted.num_requests,
+        "predicted_hits": predicted.cached_share,
+        "measured_hits": samples.num_cached / max(1, samples.num_prompt),
+        "lag": lag,
+    }
+    return Row(LATENCY, "", values, note="" if lag <= MAX_LAG else "too slow a machine: does not count")
+
+
+def crossings(points: Sequence[tuple[float, float]], limit_s: float) -> Iterator[float]:
+    """Yield the loads at which measured times rise above the limit, on straight lines between their
+    logarithms.
+
+    Args:
+        points: loads in order, with their times.
+    """
+    for (load, value_s), (next_load, next_s) in pairwise(points):
+        if value_s <= limit_s < next_s:
+            part = math.log(limit_s / value_s) / math.log(next_s / value_s)
+            yield load + part * (next_load - load)

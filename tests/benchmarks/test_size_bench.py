@@ -1,0 +1,34 @@
+"""The check of predicted capacities: loads in real time, and where measured times cross the limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.size.benchmark import crossings
+from benchmarks.size.real_time import run_real
+from stretto.sizing.asked import parse_servers
+from stretto.sizing.load import Load, Window
+from stretto.sizing.objectives import parse_objectives
+from stretto.sizing.sources import read_traffic
+from stretto.sizing.traffic import traffic_of
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
+
+
+def test_the_capacity_is_where_times_rise_above_the_limit() -> None:
+    assert list(crossings([(80, 0.5), (100, 1.0), (120, 4.0)], 2.0)) == [pytest.approx(110)]
+    assert list(crossings([(80, 0.5), (100, 1.0)], 2.0)) == []
+    assert list(crossings([(80, 3.0), (100, 4.0)], 2.0)) == []
+
+
+def test_a_load_of_recorded_traffic_runs_on_an_emulated_server() -> None:
+    traffic = traffic_of(read_traffic(EXAMPLE), 16.0, 0.2)
+    (server,) = parse_servers("A100", "Llama-3.1-8B-Instruct")
+    objectives = parse_objectives("p95 first_token 2s")
+    jobs, lag = run_real(server, traffic, Load("sessions", 4), objectives, Window(0.2, 1.0), seed=3)
+    samples = jobs.samples
+    assert samples.num_requests == len(samples.seconds["first_token"]) > 0
+    assert 0 < samples.num_cached < samples.num_prompt
+    assert lag >= 0
