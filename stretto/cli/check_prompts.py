@@ -12,6 +12,7 @@ import typer
 from stretto.cli import options
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
+from stretto.model.wording import counted
 
 if TYPE_CHECKING:
     from stretto.router.prompt_check import PromptCheck
@@ -59,7 +60,7 @@ def check_prompts(
         return
     for one in faults:
         print(fault_text(one) + "\n")
-    print(f"{num_requests} requests, {len(faults)} faults")
+    print(f"{counted(num_requests, 'request')}, {counted(len(faults), 'fault')}")
 
 
 def _found(file: Path) -> tuple[int, list[Any]]:

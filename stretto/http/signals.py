@@ -11,6 +11,8 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from stretto.model.wording import counted
+
 REPEATED_S = 3.0
 """Seconds in which a signal that comes again is the same interrupt, sent to a process and to its group."""
 
@@ -54,7 +56,7 @@ async def serve_until_interrupted(
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         if num := num_open():
-            say(f"finishes {num} requests in at most {grace_s:g} s; interrupt again to cut them")
+            say(f"finishes {counted(num, 'request')} in at most {grace_s:g} s; interrupt again to cut them")
         await finish()
         raise
 

@@ -12,6 +12,7 @@ from stretto.costs.learned_work import LearnedWork
 from stretto.http.collector import spare_collector
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
 from stretto.model.extras import imports_of
+from stretto.model.wording import counted
 from stretto.operate.watch import Watch
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
@@ -181,7 +182,7 @@ def run_router(
         async with RunningRouter(config, record, say, watch=watch) as router:
             spare_collector()
             num = len(config.worker)
-            say(f"{router.url}  {num} worker{'' if num == 1 else 's'}, placement {config.placement}")
+            say(f"{router.url}  {counted(num, 'worker')}, placement {config.placement}")
             await serve_until_interrupted(
                 say, lambda: router.front.router_state.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
             )

@@ -30,7 +30,7 @@ def test_check_prompts_of_a_log_of_chats(tmp_path: Path, stretto: CommandLine) -
     done = stretto("check-prompts", log)
     assert done.code == 0, done
     assert "id changes in messages[0], line 1" in done.out
-    assert done.out.endswith("8 requests, 1 faults\n")
+    assert done.out.endswith("8 requests, 1 fault\n")
     clean = [{"request": {**body(number, ""), "messages": body(0)["messages"]}} for number in range(8)]
     log.write_text("".join(json.dumps(line) + "\n" for line in clean), "utf-8")
     assert stretto("check-prompts", log).out == "8 requests, 0 faults\n"
@@ -61,7 +61,7 @@ def test_check_prompts_of_a_record_of_the_router(tmp_path: Path, stretto: Comman
     record.write_text("".join(json.dumps(one) + "\n" for one in lines), "utf-8")
     done = stretto("check-prompts", record)
     assert "lost: 700 tokens in 7 requests, 1.0 s of prefills" in done.out
-    assert done.out.endswith("3 requests, 1 faults\n")
+    assert done.out.endswith("3 requests, 1 fault\n")
 
 
 def test_check_prompts_of_a_record_that_no_router_wrote(tmp_path: Path, stretto: CommandLine) -> None:
@@ -75,7 +75,7 @@ def test_check_prompts_of_a_record_that_no_router_wrote(tmp_path: Path, stretto:
     lines = [line, *({**line, "prompt_fault": one} for one in ({**fault, **loss}, *bad))]
     record.write_text("".join(json.dumps(one) + "\n" for one in lines), "utf-8")
     done = stretto("check-prompts", record)
-    assert done.out.endswith("7 requests, 1 faults\n")
+    assert done.out.endswith("7 requests, 1 fault\n")
     assert "\x1b" not in done.out
     record.write_text("")
     assert "no requests" in stretto("check-prompts", record).err

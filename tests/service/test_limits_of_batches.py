@@ -52,7 +52,7 @@ def test_the_live_page_shows_why_a_batch_waits(tmp_path: Path) -> None:
             return found
 
         wait_until(lambda: any(one["running"] for one in shown()))
-        wait_until(lambda: "wait for what others leave" in str(shown()[0]["why"]))
+        wait_until(lambda: "waiting for what others leave" in str(shown()[0]["why"]))
         (row,) = shown()
         assert (row["batch"], row["status"], row["total"]) == (batch.id, "in_progress", 20)
         worker.is_open = True

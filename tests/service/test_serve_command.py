@@ -182,7 +182,7 @@ def test_a_second_interrupt_cuts_the_requests_that_are_open(tmp_path: Path) -> N
                 for _ in range(2):  # when these are answered, the request before them has been read
                     httpx.get(url.join("/health"))
                 process.send_signal(signal.SIGINT)
-                assert process.stderr.readline().startswith("finishes 1 requests")
+                assert process.stderr.readline().startswith("finishes 1 request ")
                 process.send_signal(signal.SIGTERM)  # the same one so soon would count as one
                 assert process.wait(60) == 128 + signal.SIGINT
                 assert process.stderr.read() == "interrupted\n"

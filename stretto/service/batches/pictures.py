@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stretto.model.wording import counted
 from stretto.operate.live import BatchPicture
 from stretto.service.batches.unended_batch import UnendedBatch
 
@@ -41,4 +42,4 @@ def _why(one: UnendedBatch, num_waiting: int, now_s: float) -> str:
         return f"engines are busy or away; again in {one.rests_until_s - now_s:.0f} s"
     if one.pace.is_raised:
         return "raised, to keep its window"
-    return f"{num_waiting} lines wait for what others leave" if num_waiting else ""
+    return f"{counted(num_waiting, 'line')} waiting for what others leave" if num_waiting else ""
