@@ -89,6 +89,8 @@ def size(
 
     The traffic is simulated on GPU servers in virtual time, with the schedulers of production, at higher and
     lower loads until the largest one within the objectives is found. Ctrl-C shows what is known so far.
+
+    The quickest look is --draws 1 --no-what-if.
     """
     if html is not None:
         parsing.checked_target("--html", html)
