@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 from benchmarks.report import Row, spread
 from stretto.cluster.room.contexts import RoomRequest
-from stretto.cluster.room.room import Room
+from stretto.cluster.room.room import Entered, Room
 from stretto.model.tasks import Usage
 
 POOL = "a program that is held enters, by programs that are held"
@@ -87,9 +87,12 @@ class HeldPrograms:
     def _admit(self) -> None:
         """Send what has room now."""
         for entered in self._room.admit(self._now_s):
-            self._room.sent(entered.key, 0)
-            self._inside.append(self._requests.pop(entered.key))
-            self.num_admitted += 1
+            self._enter(entered)
+
+    def _enter(self, entered: Entered) -> None:
+        self._room.sent(entered.key, 0)
+        self._inside.append(self._requests.pop(entered.key))
+        self.num_admitted += 1
 
     def _begin(self) -> None:
         """Let one more program come."""
@@ -98,6 +101,6 @@ class HeldPrograms:
         self._now_s += _BETWEEN_S
         request = self._coming.popleft()
         self._requests[request.key] = request
-        entered = self._room.arrive(request, self._now_s)
-        assert entered is None, "a newcomer is held until `admit`"
+        if (entered := self._room.arrive(request, self._now_s)) is not None:
+            self._enter(entered)
         self._admit()

@@ -11,8 +11,6 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from stretto.model.wording import counted
-
 REPEATED_S = 3.0
 """Seconds in which a signal that comes again is the same interrupt, sent to a process and to its group."""
 
@@ -56,6 +54,8 @@ async def serve_until_interrupted(
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         if num := num_open():
+            from stretto.model.wording import counted
+
             say(f"finishes {counted(num, 'request')} in at most {grace_s:g} s; interrupt again to cut them")
         await finish()
         raise
