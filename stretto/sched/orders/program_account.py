@@ -188,9 +188,11 @@ class ProgramAccount:
 
     def index_s(self, name: ProgramKey, waiting_s: float) -> float:
         """Return the expected work per program that ends, for a program of which `waiting_s` seconds wait; as
-        much as waits if nothing is known of the program, as of the jobs of a session. For a program that has
-        gone on after a query it is at least the work that it has had, as those that last longest are few, and
-        little is known of them.
+        much as waits if nothing is known of the program, as of the jobs of a session.
+
+        Where nothing is known of its kind, its query is taken to ask for as much again as it has asked for:
+        the least attained service goes first. For a program that has gone on after a query it is at least the
+        work that it has had, as those that last longest are few, and little is known of them.
         """
         program = self._programs.get(name)
         if program is None or not program.queries:
@@ -198,7 +200,8 @@ class ProgramAccount:
         query = next(reversed(program.queries.values()))
         if query.source is not None:
             query.left, query.source = self.learned.find(query.source, query.done_s), None
-        index_s = self.learned.index_s(query.left, waiting_s, program.kind, program.num_queries)
+        to_end_s = waiting_s if query.left is not None else max(query.done_s, waiting_s)
+        index_s = self.learned.index_s(query.left, to_end_s, program.kind, program.num_queries)
         if program.num_queries < 2:
             return index_s
         return max(index_s, program.had_s + waiting_s)
