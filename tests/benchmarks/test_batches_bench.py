@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.batches.benchmark import TABLE, Size, measure
 from benchmarks.batches.simulated import Load, Run
 from benchmarks.registry import BenchmarkOptions
 
 
+@pytest.mark.long
 def test_people_hardly_notice_a_batch_that_gets_a_server() -> None:
     size = Size((2,), (2,), ("short answers",), repeats=1, end_s=26.0)
     report = measure(size, BenchmarkOptions(seed=3))

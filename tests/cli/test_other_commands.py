@@ -329,6 +329,7 @@ def test_the_base_install_starts_and_says_what_is_missing(doc: Path) -> None:
 # --- collections
 
 
+@pytest.mark.long
 def test_a_collection_outlives_its_process(stretto: CommandLine, tmp_path: Path, doc: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("The captain never paid. He drank rum every evening.")

@@ -26,6 +26,7 @@ def expire_until(state: RouterState, end_s: float) -> list[RouterAction]:
     return actions
 
 
+@pytest.mark.long
 def test_lines_fill_workers_that_others_do_not_use_and_leave_when_they_come() -> None:
     state = router_state_of(2)
     for _ in range(300):

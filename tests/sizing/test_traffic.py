@@ -127,6 +127,7 @@ def last(study: Study, *given: object, **settings: bool) -> Answer:
     return answer
 
 
+@pytest.mark.long
 def test_the_answer_is_what_runs_at_and_above_the_capacity_say(traffic: Traffic) -> None:
     objectives = parse_objectives("p90 per_token 25ms")
     study = Study(traffic, objectives, "sessions", draws=1, num_samples=60)
@@ -149,6 +150,7 @@ def test_the_answer_is_what_runs_at_and_above_the_capacity_say(traffic: Traffic)
     assert f"{best.fleet.name} serve" in sentence(answer)
 
 
+@pytest.mark.long
 def test_an_objective_that_no_fleet_meets_is_named_with_what_is_missing(traffic: Traffic) -> None:
     study = Study(traffic, parse_objectives("p50 per_token 1ms"), "sessions", draws=1, num_samples=40)
     answer = last(study, [SERVER], Load("sessions", 5), None, with_variants=True)
@@ -187,6 +189,7 @@ def test_light_weights_are_read_in_half_of_the_time_and_leave_room_for_kv() -> N
     assert more == pytest.approx(SERVER.model.weight_bytes / 2, rel=0.001)
 
 
+@pytest.mark.long
 def test_the_page_has_a_curve_with_its_knee_for_each_objective(traffic: Traffic) -> None:
     study = Study(traffic, parse_objectives("p90 per_token 25ms"), "sessions", draws=1, num_samples=40)
     answer = last(study, [SERVER], None, None, with_variants=False)
@@ -197,6 +200,7 @@ def test_the_page_has_a_curve_with_its_knee_for_each_objective(traffic: Traffic)
     assert "estimate" not in page  # this model was measured on this GPU
 
 
+@pytest.mark.long
 def test_the_answer_so_far_is_there_at_any_time(traffic: Traffic) -> None:
     study = Study(traffic, parse_objectives("p90 per_token 25ms"), "sessions", draws=2, num_samples=40)
     found = answers(study, [SERVER], None, None, with_variants=False)
