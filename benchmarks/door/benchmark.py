@@ -30,7 +30,6 @@ from benchmarks.door.arms import DIRECT, ENDLESS, OURS, Arm, arms, before
 from benchmarks.door.client import run_clients
 from benchmarks.emulate.servers import DEVICE, MODEL, Measured, serving
 from benchmarks.fleet.cells import CellKey, Cells
-from benchmarks.fleet.layout import llm_profile
 from benchmarks.programs.room.load import Load
 from benchmarks.programs.room.load import Measured as RoomMeasured
 from benchmarks.programs.room.real_time import run_on_runtime
@@ -46,6 +45,7 @@ from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.llms import llm_deployment, server_replica
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.sizing.servers import llm_profile
 from stretto.trace.summary import quantile
 
 MAX_LAG = 0.05

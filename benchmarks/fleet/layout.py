@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
-from stretto.costs.shape import StepShape
-from stretto.costs.step import StepCost
 from stretto.emulate.fleet import PlannedBatches, PlannedFleet, check_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.model.profile import Profile
+from stretto.sizing.servers import llm_profile
 
 MODEL = "llama-2-7b"
 _LLM_DEVICE = "A100-80G"
 _OTHER_DEVICE = "RTX-3090"
 _KINDS = ("embedding", "reranking")
-_TYPICAL_CONTEXT = 400
 _SEARCH_S = 0.001
 """Assumed seconds of a vector search in memory, for planning. The search itself is real."""
 
@@ -93,26 +91,6 @@ class Planned:
     def real_profiles(self, speed: float) -> Mapping[str, Mapping[str, float]]:
         """Return the predicted times in real seconds, as plain data."""
         return {name: asdict(_slower(profile, speed)) for name, profile in self.profiles().items()}
-
-
-def llm_profile(cost: StepCost) -> Profile:
-    """Return the straight lines that come nearest to a step cost, for passes and load balancing."""
-    output_s = cost.step_s(_decodes(1))
-    token_s = (cost.step_s(_prompt(512)) - cost.step_s(_prompt(128))) / 384
-    neighbour_s = max(0.0, cost.step_s(_decodes(2)) - output_s)
-    return Profile(
-        output_s, token_s, max_efficient_batch=1, per_output_s=output_s, per_neighbour_s=neighbour_s
-    )
-
-
-def _prompt(num_tokens: int) -> StepShape:
-    return StepShape(1, num_tokens, num_tokens, num_tokens * (num_tokens + 1) // 2)
-
-
-def _decodes(number: int) -> StepShape:
-    return StepShape(
-        num_decodes=number, context_tokens=number * _TYPICAL_CONTEXT, max_context_tokens=_TYPICAL_CONTEXT
-    )
 
 
 def _slower(profile: Profile, speed: float) -> Profile:

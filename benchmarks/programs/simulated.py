@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from benchmarks.fleet.layout import Layout, Planned, llm_profile
+from benchmarks.fleet.layout import Layout, Planned
 from benchmarks.programs.graphs import MOST_TOKENS, graph_of, search_engines
 from benchmarks.programs.orders import CallKey
 from benchmarks.programs.work import ONE_CALL_KINDS, MixedProgram, written_tokens
@@ -23,6 +23,7 @@ from stretto.sched.orders.order import NewOrder
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import filler_output
+from stretto.sizing.servers import llm_profile
 
 _JUDGED = "judged"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from benchmarks.fleet.layout import llm_profile
 from benchmarks.programs.contestants import ProgramContestant
 from benchmarks.programs.graphs import MOST_TOKENS, MadeUpSearch, graph_of, search_engines
 from benchmarks.programs.real.by_hand import TIMEOUT_S
@@ -20,6 +19,7 @@ from stretto.model.tasks import Done, Task
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit, Event, LLMReport, Submit
 from stretto.sched.observer import Observer
+from stretto.sizing.servers import llm_profile
 
 MOST_QUERIES = 100_000
 

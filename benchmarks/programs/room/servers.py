@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.common.fake_engines import FakeLLM
-from benchmarks.fleet.layout import llm_profile
 from benchmarks.programs.room.load import Agents, Load, Measured
 from benchmarks.programs.room.sessions import Session
 from stretto.costs.kv_room import check_fits
@@ -16,6 +15,7 @@ from stretto.model.deployment import Deployment, deploy
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
+from stretto.sizing.servers import llm_profile
 
 MODEL = "Llama-2-7b-hf"
 DEVICE = "A100-80G"
