@@ -114,13 +114,15 @@ def run_service(parts: ServedParts, say: Callable[[str], None]) -> None:
     known = {} if learned is None else learned.read(parts.learners)
     if pool is not None and pool.engine in known:  # the workers' queue decides for this engine
         pool.go_on_from(known.pop(pool.engine))
-    run_until_interrupted(_serve(parts, known, say))
+    seen = parts.watch or (Watch() if pool is None else pool.watch)
+    run_until_interrupted(_serve(parts, known, say, seen), seen.certificates.reload)
 
 
-async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Callable[[str], None]) -> None:
+async def _serve(
+    parts: ServedParts, known: Mapping[str, LearnedWork], say: Callable[[str], None], seen: Watch
+) -> None:
     config, pool = parts.config, parts.pool
     places = LastInstances()
-    seen = parts.watch or (Watch() if pool is None else pool.watch)
     book = None if parts.state is None else UsageBook(parts.state)
     if book is not None:
         seen.observers.add(book)

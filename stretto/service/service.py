@@ -105,6 +105,8 @@ class Service:
         openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
         self.app.routes.add(*openai.routes)
         self._server: HttpServer | None = None
+        self._certificates = seen.certificates
+        self._following: asyncio.Task[None] | None = None
         self._state = state
         self._batches: BatchRunner | None = None
 
@@ -124,9 +126,11 @@ class Service:
         return () if self._batches is None else self._batches.pictures()
 
     async def __aenter__(self) -> Service:
-        self._server = HttpServer(
-            self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
-        )
+        config, certificates = self.config, self._certificates
+        tls = None if config.tls is None else certificates.of_server(config.tls)
+        self._server = HttpServer(self.app, config.host, config.port, unread_s=config.max_unread_s, tls=tls)
+        if tls is not None and self.pool is None:  # a pool's router follows them
+            self._following = asyncio.create_task(certificates.follow())
         if self.pool is not None:
             self.app.readers = self.pool.front.readers
         if self._state is not None:
@@ -154,6 +158,8 @@ class Service:
         traceback: TracebackType | None,
     ) -> None:
         self.sessions.stop()
+        if self._following is not None:
+            self._following.cancel()
         if self._server is not None:
             self._server.close()
         if self._batches is not None:
