@@ -60,7 +60,7 @@ async def end_line(
     code, message = "answer_lost", "the engine has broken the answer off"
     for num_left in reversed(range(_MAX_TRIES)):
         try:
-            answer = await ask(app, tenant, path, read.body, objective, sent)
+            answer = await ask_service(app, tenant, path, read.body, objective, sent)
         except BadReply as error:
             code, message = "answer_too_large", error.message
             break
@@ -84,7 +84,7 @@ async def end_line(
     return EndedLine(error_entry(line, read.custom_id, code, message))
 
 
-async def ask(
+async def ask_service(
     app: ServiceApp,
     tenant: Tenant,
     path: str,
