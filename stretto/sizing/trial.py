@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from stretto.model.deployment import Deployment, Engine
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
-from stretto.sizing.load import Enough, JobLoad, Load
+from stretto.sizing.load import JobLoad, Load
+from stretto.sizing.measured import Enough
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import ENGINE, MAX_RUNNING, Server
 from stretto.sizing.traffic import Traffic
