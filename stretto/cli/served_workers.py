@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from stretto.service.pool.pool import WorkerPool
 
 _LLM = "llm"
+_ENOUGH = 1_000_000
+_PATIENCE_S = 900.0
+"""Seconds that a request of a run waits for a server, such as one that is started again."""
+_ANSWER_S = 3600.0
+"""Longest silence of a server that a run waits for: answers come whole."""
 
 
 def pool_of(
@@ -26,6 +31,8 @@ def pool_of(
     say: Callable[[str], None],
     model: str | None,
     watch: Watch | None = None,
+    *,
+    is_patient: bool = False,
 ) -> WorkerPool | None:
     """Return the workers of a service; None if it has none.
 
@@ -33,6 +40,7 @@ def pool_of(
         urls: URLs of workers besides those of the file.
         model: name of the model that the engine "llm" asks them for.
         watch: observer of all requests; None for one of the pool's own.
+        is_patient: whether requests wait as a run lets them, in place of as clients do.
 
     Raises:
         ConfigError: the table `[router]` has unknown keys or values, or a URL cannot be used.
@@ -47,6 +55,14 @@ def pool_of(
     config = replace(config, worker=(*config.worker, *(WorkerConfig(url=url) for url in urls)))
     if not config.worker:
         return None
+    if is_patient:
+        config = replace(
+            config,
+            max_waiting=_ENOUGH,
+            max_wait_s=_PATIENCE_S,
+            first_byte_timeout_s=_ANSWER_S,
+            idle_timeout_s=_ANSWER_S,
+        )
     return WorkerPool(config, service, say, model, _LLM, watch)
 
 

@@ -117,7 +117,16 @@ def run_service(parts: ServedParts, say: Callable[[str], None]) -> None:
     run_until_interrupted(_serve(parts, known, say))
 
 
-async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Callable[[str], None]) -> None:
+@asynccontextmanager
+async def running_service(
+    parts: ServedParts, known: Mapping[str, LearnedWork], say: Callable[[str], None], *, has_port: bool = True
+) -> AsyncIterator[Service]:
+    """Run a service.
+
+    Args:
+        known: what is known of programs, by engine.
+        has_port: whether it listens; without, it answers what this process asks alone.
+    """
     config, pool = parts.config, parts.pool
     places = LastInstances()
     seen = parts.watch or (Watch() if pool is None else pool.watch)
@@ -140,9 +149,26 @@ async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Call
         nullcontext() if book is None else book,
         nullcontext() if pool is None else pool,
         Service(
-            runtime, config, parts.apps, places, parts.documents, parts.spares, pool, seen, parts.state
+            runtime,
+            config,
+            parts.apps,
+            places,
+            parts.documents,
+            parts.spares,
+            pool,
+            seen,
+            parts.state,
+            has_port=has_port,
         ) as service,
     ):
+        yield service
+    await asyncio.to_thread(seen.close)
+
+
+async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Callable[[str], None]) -> None:
+    pool = parts.pool
+    async with running_service(parts, known, say) as service:
+        runtime = service.runtime
         spare_collector()
         deployed = f"  apps: {', '.join(parts.apps)}" if parts.apps else ""
         if pool is not None:
@@ -159,5 +185,4 @@ async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Call
                     await task
             await service.drain()
 
-        await serve_until_interrupted(say, lambda: service.num_open, finish, config.grace_s)
-    await asyncio.to_thread(seen.close)
+        await serve_until_interrupted(say, lambda: service.num_open, finish, parts.config.grace_s)
