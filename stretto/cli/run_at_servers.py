@@ -67,11 +67,13 @@ def _parts(urls: Sequence[str], engines: Path | None) -> ServedParts:
 async def _run(
     job: OfflineJob, parts: ServedParts, say: Callable[[str], None], on_progress: OnProgress, is_app: bool
 ) -> RunOutcome:
+    from stretto.operate.watch import Watch
     from stretto.planner.running.unplanned_run import answer_all
     from stretto.service.batches.calls_at_service import CallsAtService, served_models
     from stretto.service.serve import running_service
 
-    async with running_service(parts, {}, say, has_port=False) as service:
+    watch = Watch() if parts.pool is None else parts.pool.watch
+    async with running_service(parts, {}, say, watch, has_port=False) as service:
         tenant = service.app.tenants.named("")
         assert tenant is not None, "a service without tenants has the one without a name"
         workers = [] if parts.pool is None else list(parts.pool.front.router_state.workers())

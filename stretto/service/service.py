@@ -109,6 +109,8 @@ class Service:
         self.app.routes.add(*openai.routes)
         self._server: HttpServer | None = None
         self._has_port = has_port
+        self._certificates = seen.certificates
+        self._following: asyncio.Task[None] | None = None
         self._state = state
         self._batches: BatchRunner | None = None
 
@@ -128,10 +130,14 @@ class Service:
         return () if self._batches is None else self._batches.pictures()
 
     async def __aenter__(self) -> Service:
+        config, certificates = self.config, self._certificates
+        tls = None if config.tls is None else certificates.of_server(config.tls)
         if self._has_port:
             self._server = HttpServer(
-                self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
+                self.app, config.host, config.port, unread_s=config.max_unread_s, tls=tls
             )
+        if tls is not None and self.pool is None:  # a pool's router follows them
+            self._following = asyncio.create_task(certificates.follow())
         if self.pool is not None:
             self.app.readers = self.pool.front.readers
         if self._state is not None:
@@ -160,6 +166,8 @@ class Service:
         traceback: TracebackType | None,
     ) -> None:
         self.sessions.stop()
+        if self._following is not None:
+            self._following.cancel()
         if self._server is not None:
             self._server.close()
         if self._batches is not None:

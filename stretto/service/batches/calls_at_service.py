@@ -16,7 +16,7 @@ from stretto.planner.running.planned_calls import CallAnswer, LineFailed, Planne
 from stretto.service.app import ServiceApp
 from stretto.service.batches.input_lines import LineRefused
 from stretto.service.batches.line_answers import LineAnswer, spent_of
-from stretto.service.batches.line_caller import BUSY, answer_of, ask
+from stretto.service.batches.line_caller import BUSY, answer_of, ask_service
 from stretto.service.tenants import Tenant
 
 _AT_ONCE = 512
@@ -59,7 +59,7 @@ class CallsAtService:
 
 async def served_models(app: ServiceApp, tenant: Tenant) -> list[str]:
     """Return the names of the models that a service answers for."""
-    answer = await ask(app, tenant, "/v1/models", b"", "throughput", method=b"GET")
+    answer = await ask_service(app, tenant, "/v1/models", b"", "throughput", method=b"GET")
     return [model["id"] for model in json.loads(answer.body)["data"]]
 
 

@@ -78,7 +78,7 @@ async def answer_of(
     """
     for num_left in reversed(range(_MAX_TRIES)):
         try:
-            answer = await ask(app, tenant, path, body, objective, sent)
+            answer = await ask_service(app, tenant, path, body, objective, sent)
         except BadReply as error:
             return LineRefused("answer_too_large", error.message)
         except Refused as error:  # nothing answers such requests any more
@@ -96,7 +96,7 @@ async def answer_of(
     return LineRefused("answer_lost", "the engine has broken the answer off")
 
 
-async def ask(
+async def ask_service(
     app: ServiceApp,
     tenant: Tenant,
     path: str,
