@@ -56,7 +56,7 @@ class RunRequest:
         decode: settings that it has of its own, by the names of `Decode`.
         api: API of the Batch file that it comes from; None for other lines.
         model: model that its line names.
-        sent: its line, where that is handed on; there are no messages and settings then.
+        sent: part of the line that servers get, if it is handed on; such a request has no messages.
     """
 
     planned: AppRequest
