@@ -92,7 +92,7 @@ def replay_run(given: ReplayOptions) -> None:
     ended, plus its think or tool time.
     """
     from stretto.cli.agent_replay import is_agent_trace, replay_agents
-    from stretto.sim.replay import WhatIf, replay
+    from stretto.sim.replay import ReplayChanges, replay
     from stretto.trace.recorded_run import NOT_REPEATED
     from stretto.trace.run_reading import read_run
 
@@ -105,7 +105,7 @@ def replay_run(given: ReplayOptions) -> None:
     for option in ("model", "device", "placement"):
         if getattr(given, option) is not None:
             raise UserError(f"--{option} is for traces of agents; {given.file} is none")
-    change = WhatIf(_numbers(given.instances) or None, given.policy, given.passes)
+    change = ReplayChanges(_numbers(given.instances) or None, given.policy, given.passes)
     run = read_run(given.file)
     if run.not_repeated:
         left_out = " and ".join(NOT_REPEATED[kind] for kind in run.not_repeated)

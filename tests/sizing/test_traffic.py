@@ -92,6 +92,7 @@ def test_jobs_that_fit_no_model_are_left_out(tmp_path: Path, traffic: Traffic) -
         traffic.fitting(100)
 
 
+@pytest.mark.long
 def test_equal_seeds_give_equal_runs_and_more_sessions_wait_longer(traffic: Traffic) -> None:
     objectives = parse_objectives("p95 first_token 10s, p50 per_token 1s, p90 job 100s")
     fleet = Fleet(((SERVER, 1),))
