@@ -208,8 +208,9 @@ def _beside(
     """
     from stretto.planner.plan_files import read_application
     from stretto.planner.running.batch_lines import read_batch_application
-    from stretto.planner.running.offline_job import OfflineJob, run_beside
+    from stretto.planner.running.offline_job import run_beside
     from stretto.planner.running.requests import read_run_requests
+    from stretto.planner.running.unplanned_run import OfflineJob
 
     if app is None:
         application, store = read_batch_application(requests)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from stretto.service.pool.pool import WorkerPool
 
 _LLM = "llm"
+_ENOUGH = 1_000_000
+_PATIENCE_S = 900.0
+"""Seconds that a request of a run waits for a server, such as one that is started again."""
+_ANSWER_S = 3600.0
+"""Longest silence of a server that a run waits for: answers come whole."""
 
 
 def pool_of(
@@ -27,6 +32,8 @@ def pool_of(
     model: str | None,
     watch: Watch | None = None,
     worker_tls: tuple[str | None, str | None, str | None] = (None, None, None),
+    *,
+    is_patient: bool = False,
 ) -> WorkerPool | None:
     """Return the workers of a service; None if it has none.
 
@@ -36,6 +43,7 @@ def pool_of(
         watch: observer of all requests; None for one of the pool's own.
         worker_tls: files with authorities of workers' certificates, a certificate that they are shown, and
             its key, in place of those of the file.
+        is_patient: whether requests wait as a run lets them, in place of as clients do.
 
     Raises:
         ConfigError: the table `[router]` has unknown keys or values, or a URL or file cannot be used.
@@ -54,6 +62,14 @@ def pool_of(
     if config.tls is not None:
         raise ConfigError("[router] has tls, but its clients are those of the service: put it into [service]")
     config = with_worker_tls(config, *worker_tls)
+    if is_patient:
+        config = replace(
+            config,
+            max_waiting=_ENOUGH,
+            max_wait_s=_PATIENCE_S,
+            first_byte_timeout_s=_ANSWER_S,
+            idle_timeout_s=_ANSWER_S,
+        )
     return WorkerPool(config, service, say, model, _LLM, watch)
 
 
