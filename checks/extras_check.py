@@ -61,7 +61,8 @@ from stretto.model.errors import EngineUnavailable
 from stretto.router.discovery.kubernetes_api import EndpointApi
 from stretto.router.found_workers import KubernetesConfig
 
-named = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}, "context": {"cluster": "c", "user": "c"}, "user": {}}
+named = {"name": "c", "user": {}, "context": {"cluster": "c", "user": "c"}}
+named["cluster"] = {"server": "http://127.0.0.1:9"}
 config = {"current-context": "c", "clusters": [named], "contexts": [named], "users": [named]}
 pathlib.Path("kubeconfig").write_text(json.dumps(config))
 os.environ["KUBECONFIG"] = "kubeconfig"
