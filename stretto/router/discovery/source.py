@@ -41,7 +41,7 @@ class Located:
         usual_tls: what holds for workers that have nothing of TLS themselves.
 
     Attributes:
-        url, host, port: of the entry; the port may be missing.
+        url, host, port: parts of the entry; the port may be missing.
     """
 
     def __init__(self, config: WorkerConfig, usual_tls: ClientTls | None) -> None:
