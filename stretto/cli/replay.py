@@ -97,7 +97,7 @@ def replay_run(given: ReplayOptions) -> None:
     ended, plus its think or tool time.
     """
     from stretto.cli.agent_replay import is_agent_trace, replay_agents
-    from stretto.sim.replay import WhatIf, replay
+    from stretto.sim.replay import ReplayChanges, replay
     from stretto.trace.recorded_run import NOT_REPEATED
     from stretto.trace.run_reading import read_run
 
@@ -107,7 +107,7 @@ def replay_run(given: ReplayOptions) -> None:
         chosen = (given.policy, given.model, given.device, given.placement)
         replay_agents(given.file, _numbers(given.instances), *chosen, as_json=given.as_json)
         return
-    change = WhatIf(_numbers(given.instances) or None, given.policy, given.passes)
+    change = ReplayChanges(_numbers(given.instances) or None, given.policy, given.passes)
     run = read_run(given.file)
     for option in ("model", "device", "placement"):
         if getattr(given, option) is not None:

@@ -18,7 +18,7 @@ from benchmarks.fleet.runs import Arena, Load, Scene, lengths_file
 from benchmarks.fleet.schemes import SIMULATED_OURS
 from benchmarks.fleet.servers import running_fleet
 from benchmarks.fleet.simulated import SimulatedFleet
-from stretto.emulate.faults import Fault
+from stretto.emulate.faults import ServerFault
 
 pytest.importorskip("uvloop")
 LAYOUT = Layout(num_llms=2, max_sequences=4)
@@ -52,7 +52,7 @@ def test_no_query_is_lost_when_a_server_dies(tmp_path: Path, name: str) -> None:
     if name == BY_HAND:
         pytest.importorskip("openai")
     with arena(tmp_path) as place:
-        faults = ((0, Fault("die", after_s=0.5)),)
+        faults = ((0, ServerFault("die", after_s=0.5)),)
         assert place.run(CONTESTANTS[name], scene("naive", 6), faults).errors == []
 
 
