@@ -434,7 +434,7 @@ def test_reports_of_caches_are_what_each_instance_holds(seed: int) -> None:
     finish(run, watch)
     scheduler = run.system.schedulers["llm"]
     assert isinstance(scheduler, LLMScheduler)
-    policy = scheduler._loads._placement
+    policy = scheduler._loads.policy.placement
     assert isinstance(policy, LeastSeconds)
     policy.held.check_invariants()
     instances = {i: made for (_, i), made in run._llms.items() if isinstance(made, LLMInstance)}

@@ -147,7 +147,7 @@ class BoundRequests:
         assert {entry for query in self._of_query for entry in self.of_query(query)} == set(self._bound)
         assert all(entry.hi == entry.lo + 1 for entry in by_queue)
         assert sorted(self._by_wait) == sorted(i for i, queue in self._queues.items() if queue)
-        for view in self._loads.views():
+        for view in self._loads.table:
             waiting = [one for one in self._bound.values() if one.instance == view.id]
             assert view.num_waiting == len(waiting)
             requests = [one.request for one in waiting]
@@ -173,7 +173,7 @@ class BoundRequests:
         """Put an instance in its place among those for which something waits."""
         if (wait_s := self._waits_s.pop(instance, None)) is not None:
             self._by_wait.remove((-wait_s, instance))
-        view = self._loads.view(instance)
+        view = self._loads.table.get(instance)
         if view is not None and view.num_waiting:
             self._waits_s[instance] = view.waiting_s
             self._by_wait.add((-view.waiting_s, instance), instance)

@@ -124,7 +124,7 @@ class LLMScheduler:
             or self._gate
             or self._retains
             or self._drained
-            or self._loads.has_bug
+            or self._loads.policy.bug
         )
 
     # --- instances
@@ -354,7 +354,7 @@ class LLMScheduler:
             for instance in [i for i in self._drained if not self._loads.of(i)]:
                 del self._drained[instance]
                 actions += self.instances.fleet.idle(instance)
-        self._loads.raise_bug()
+        self._loads.policy.raise_bug()
         self._decided = []
         return actions
 
@@ -476,7 +476,7 @@ class LLMScheduler:
         self._shown.check_invariants()
         self._gate.check_invariants()
         fleet = self.instances.fleet
-        assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
+        assert {view.id for view in self._loads.table} == {*fleet.serving, *fleet.suspects}
         fleet.check_invariants()
 
     def _admit(self, placed: Placed, now_s: float) -> Admit:
@@ -485,7 +485,7 @@ class LLMScheduler:
         rank = queue.rank(entry)
         item, decode = entry.lo, request.decode
         prompt = request.prompts[item - request.lo]
-        output_key = self._loads.output_key(instance)
+        output_key = self._loads.eligible.output_keys[instance]
         task = LLMTask(
             next(self._ids),
             request.query,
@@ -498,7 +498,7 @@ class LLMScheduler:
             item,
             self._silence_s(request),
             request.is_continued,
-            self._loads.has_others(instance, entry.like),
+            self._loads.eligible.has_others(instance, entry.like),
         )
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
@@ -552,7 +552,7 @@ class LLMScheduler:
         try:
             self._queue(entry)
         except Exception as bug:
-            self._loads.note_bug(bug)
+            self._loads.policy.note_bug(bug)
 
     def _note_change(self, query: str) -> None:
         self._num_changes[query] = self._num_changes.get(query, 0) + 1
@@ -570,7 +570,7 @@ class LLMScheduler:
         try:
             running.queue.started(running.entry, running.item, running.item + 1)
         except Exception as bug:
-            self._loads.note_bug(bug)
+            self._loads.policy.note_bug(bug)
             raise
 
     def _remove(self, running: Running, held_tokens: int | None = None) -> None:
@@ -616,7 +616,7 @@ class LLMScheduler:
         """Return whether another instance may answer a request that was answered wrongly where it runs."""
         fleet = self.instances.fleet
         tried = running.entry.wrong_at | {running.slot}
-        return self._loads.has_untried(running, tried) or any(
+        return self._loads.eligible.has_untried(running, tried) or any(
             fleet.state[instance] == "starting" and fleet.slot(instance) not in tried
             for instance in fleet.live
         )
