@@ -99,10 +99,8 @@ class Ledger:
         """
         with self._lock:
             self._check_given(call, given)
-            if self._can_be_circle(call) and (
-                through := _circle(self._made, call.reads, set(given.values()))
-            ):
-                raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
+            if _can_be_circle(call, self._awaited):
+                _check_way(call, _circle(self._made, call.reads, set(given.values())))
             self._add(call.outputs.values(), call.reads)
 
     def note_calls(self, calls: Iterable[WaitingCall]) -> None:
@@ -116,16 +114,13 @@ class Ledger:
             suspects = []
             for call in calls:
                 self._check_given(call, call.outputs)
-                if self._can_be_circle(call):
+                if _can_be_circle(call, self._awaited):
                     suspects.append(call)
                 self._add(call.outputs.values(), call.reads)
             done: set[str] = set()
             for call in suspects:
                 for output in call.outputs.values():
-                    if through := _way_round(self._made, output, done):
-                        raise UserError(
-                            f"{call.work.name}: a cycle through the variables {', '.join(through)}"
-                        )
+                    _check_way(call, _way_round(self._made, output, done))
 
     def is_awaited(self, name: str) -> bool:
         """Return whether a call waits for a variable that nothing produces yet."""
@@ -189,9 +184,16 @@ class Ledger:
                     "or a call produces it, already"
                 )
 
-    def _can_be_circle(self, call: WaitingCall) -> bool:
-        made = set(call.outputs.values())
-        return not made.isdisjoint(self._awaited) or not made.isdisjoint(call.reads)
+
+def _can_be_circle(call: WaitingCall, awaited: Collection[str]) -> bool:
+    made = set(call.outputs.values())
+    return not made.isdisjoint(awaited) or not made.isdisjoint(call.reads)
+
+
+def _check_way(call: WaitingCall, through: list[str]) -> None:
+    """Check that a call closes no circle through some variables. Raises UserError if there are any."""
+    if through:
+        raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
 
 
 def _way_round(made: Mapping[str, tuple[str, ...]], output: str, done: set[str]) -> list[str]:

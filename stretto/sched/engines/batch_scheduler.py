@@ -94,7 +94,7 @@ class BatchScheduler:
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
-        self.instances.answered(instance)
+        self.instances.fleet.answered(instance)
         for entry, lo, hi in batch.parts:
             self.account.ended(entry.request, batch.started_s, hi - lo)
         try:

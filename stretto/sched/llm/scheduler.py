@@ -275,7 +275,7 @@ class LLMScheduler:
                 self._gate.ended(running.entry, running.item, usage)
                 self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
                 self._ahead.end(request.query, request.node.id)
-                self.instances.answered(instance)
+                self.instances.fleet.answered(instance)
                 self._outputs.observe(request, num_output)
                 self.account.answered(request, usage, num_output, now_s)
                 self._forecast(running, event, now_s)
