@@ -317,7 +317,7 @@ class Runtime:
 
     def learned(self) -> dict[str, LearnedWork]:
         """Return what was learned of programs, by engine, in this run and those before."""
-        return self.system.learned()
+        return self.system.engines.learned()
 
     async def run(
         self,
@@ -468,7 +468,7 @@ class Runtime:
         assert self._pump is not None
         posted = [event for event in self._pump.waiting if isinstance(event, Drain)]
         leaving = {event.instance for event in posted if event.engine == engine}
-        self.system.check_drain(engine, instance, force=force, leaving=leaving)
+        self.system.schedulers[engine].instances.fleet.check_drain(instance, force=force, leaving=leaving)
         self._post(Drain(engine, instance, how))
 
     async def aclose(self) -> None:
@@ -524,7 +524,7 @@ class Runtime:
         check_app(app, configuration)
         if isinstance(app, Template):
             app = self.plan_cache.plan(app, configuration or {}, names, is_running=is_running)
-        self.system.check_engines(app)
+        self.system.engines.check_engines(app)
         return app
 
     def _prepare(
@@ -633,7 +633,7 @@ class Runtime:
         assert self._pump is not None
         added = [event for event in self._pump.waiting if isinstance(event, AddInstance)]
         new = [(f"the new replica of engine {event.engine!r}", event.replica) for event in added]
-        return [*self.system.placed_replicas(), *new]
+        return [*self.system.engines.placed_replicas(), *new]
 
     def _deployment(self, engine: str) -> Deployment:
         if not isinstance(engine, str) or engine not in self.deployments:
