@@ -69,8 +69,8 @@ class BatchScheduler:
         self._ids = ids
         self._running: OrderedDict[InstanceId, RunningBatch] = OrderedDict()  # the one begun first is first
         self.idle = IdleInstances(self.instances.fleet)
-        self._kept = KeptState(engine.name, keeps_state=engine.keeps_state)
-        self._retries = BatchRetries(engine, self.instances.fleet, self.queue, self._kept)
+        self.kept = KeptState(engine.name, keeps_state=engine.keeps_state)
+        self._retries = BatchRetries(engine, self.instances.fleet, self.queue, self.kept)
         self._drained: list[InstanceId] = []
         self._filling: list[tuple[QueueEntry, int, int]] = []
         self._decided: list[Action] = []
@@ -208,7 +208,7 @@ class BatchScheduler:
         Work that is put into a batch counts as started only when all batches are filled, so that sort keys of
         the rest do not change while batches are being filled.
         """
-        self._decided = actions = self._kept.releases()
+        self._decided = actions = self.kept.releases()
         self._retries.expire(now_s)
         taken: list[tuple[QueueEntry, int, int]] = []
         passed: list[InstanceId] = []
@@ -274,7 +274,7 @@ class BatchScheduler:
     def queries(self) -> list[str]:
         """Return the ids of the queries that have waiting or running work."""
         filling = (entry.query for entry, _, _ in self._filling)
-        return [*self.queue.queries(), *self._kept.num_running, *filling]
+        return [*self.queue.queries(), *self.kept.num_running, *filling]
 
     def queries_in(self, instance: InstanceId) -> Iterable[str]:
         """Return the ids of the queries that have work in the batch that an instance runs
@@ -296,15 +296,15 @@ class BatchScheduler:
         """
         self.queue.end_query(query)
         self.account.query_ended(query)
-        if not self._kept.end_query(query):
-            return self._kept.releases()
+        if not self.kept.end_query(query):
+            return self.kept.releases()
         stops = [
             CancelTask(self.engine.name, instance, task.id)
             for instance, batch in self._running.items()
             for task in batch.tasks
             if task.query == query
         ]
-        return [*stops, *self._kept.releases()]
+        return [*stops, *self.kept.releases()]
 
     def held(self, query: str) -> list[HeldPicture]:
         """Return nothing: only LLM engines hold requests for lack of memory."""
@@ -387,7 +387,7 @@ class BatchScheduler:
         tasks = tuple([self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts])
         for entry, lo, hi in parts:
             self.account.sent(entry.request, now_s, hi - lo)
-            self._kept.started(entry.query, instance)
+            self.kept.started(entry.query, instance)
         profile = self.instances.fleet.replica(instance).profile
         num_tokens = num_batch_tokens(parts) if profile.depends_on_length else None
         batch = RunningBatch(next(self._ids), tuple(parts), tasks, num_units, num_tokens, now_s)
@@ -407,7 +407,7 @@ class BatchScheduler:
             case "draining":
                 self._drained.append(instance)
         for entry, _, _ in batch.parts:
-            self._kept.ended(entry.query)
+            self.kept.ended(entry.query)
         return batch
 
     def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
