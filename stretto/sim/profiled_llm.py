@@ -9,6 +9,7 @@ delivered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from stretto.costs.tokens import num_tokens
