@@ -438,8 +438,8 @@ async def test_what_is_dropped_leaves_nothing_behind() -> None:
         await asyncio.sleep(1)
         assert len(client.ledger) == 0
         session = client._opened()
-        assert not session._variables
-        assert not session._dropped
+        assert not session._variables._variables
+        assert not session._variables._dropped
         (query,) = runtime.snapshot().queries
         assert (query.num_nodes, query.open_variables) == (0, ())
         inner = runtime.system.queries[session.id]
