@@ -12,7 +12,7 @@ from stretto.model.record import record
 
 
 @record
-class SentPrompt:
+class SentRequest:
     """A request that runs or waits at an instance: the key of its prompt, the number of its blocks and of
     those that it was expected to find there, when these were last used before, and when it came.
     """
@@ -65,11 +65,11 @@ class IndexMember:
         self.followed: PrefixTree | None = None
         self.cache_tokens = cache_tokens
         self.loading = loading
-        self.sent: dict[int, SentPrompt] = {}
+        self.sent: dict[int, SentRequest] = {}
         self.num_running = 0
         self.reports = False
 
-    def take(self, request: PlacementRequest) -> SentPrompt | None:
+    def take(self, request: PlacementRequest) -> SentRequest | None:
         """Take a request out of those that run or wait here; None if it is none of them."""
         if (sent := self.sent.pop(id(request), None)) is not None:
             self.num_running -= sent.num_blocks
@@ -83,7 +83,7 @@ class IndexMember:
         if self.reports and self.tree is not None:
             self.tree.limit(self.id, self.num_running)
 
-    def is_settled(self, sent: SentPrompt) -> bool:
+    def is_settled(self, sent: SentRequest) -> bool:
         """Return whether no request that runs may have used a request's prefix since it was used before."""
         oldest_s = min((one.at_s for one in self.sent.values()), default=math.inf)
         return sent.used_s < min(oldest_s, sent.at_s)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
-from stretto.cluster.index_members import IndexMember, SentPrompt
+from stretto.cluster.index_members import IndexMember, SentRequest
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport
@@ -98,7 +98,7 @@ class PrefixIndex:
         self.caches: dict[InstanceId, Cache] = {}
         self._members: dict[InstanceId, IndexMember] = {}
         self._reporting: set[InstanceId] = set()
-        self._unbound: SentPrompt | None = None
+        self._unbound: SentRequest | None = None
         self.now_s = 0.0
 
     @property
@@ -281,7 +281,7 @@ class PrefixIndex:
         num_held, used_s = tree.use(instance, data, self.now_s)
         if before is not None and before.request is request:
             num_held, used_s = before.num_held, before.used_s
-        member.sent[id(request)] = SentPrompt(request, key, num_blocks, num_held, used_s, self.now_s)
+        member.sent[id(request)] = SentRequest(request, key, num_blocks, num_held, used_s, self.now_s)
 
     def _end(self, event: Ended) -> None:
         instance, held_tokens = event.instance, event.held_tokens
@@ -302,7 +302,7 @@ class PrefixIndex:
         elif cache.capacity < most:
             tree.limit(instance, min(most, cache.capacity * _GROWTH))
 
-    def _take(self, instance: InstanceId, request: PlacementRequest) -> SentPrompt | None:
+    def _take(self, instance: InstanceId, request: PlacementRequest) -> SentRequest | None:
         member = self._members.get(instance)
         return None if member is None else member.take(request)
 

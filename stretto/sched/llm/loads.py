@@ -33,7 +33,7 @@ from stretto.model.deployment import Engine, Replica
 from stretto.sched.llm.eligible import EligibleInstances
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
 from stretto.sched.llm.instance_choice import InstanceChoice
-from stretto.sched.llm.measured_times import MeasuredTimes, measure_steps
+from stretto.sched.llm.measured_times import MeasuredTimes, learn_pace
 from stretto.sched.llm.policy import PolicyCalls
 from stretto.sched.llm.running_request import Running
 from stretto.sched.llm.shared_context import SharedContext
@@ -160,7 +160,7 @@ class InstanceLoads:
         view = self.table.get(running.instance)
         if running.is_offline or view is None:
             return
-        measure_steps(running, view, num_output, now_s)
+        learn_pace(running, view, num_output, now_s)
         if self.policy.binds_early:
             self._times.answered(running, view, num_output, now_s)
 

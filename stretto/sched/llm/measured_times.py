@@ -77,7 +77,7 @@ class MeasuredTimes:
         view.slowness = mean if mean >= _LEAST_SLOWNESS else 1.0
 
 
-def measure_steps(running: Running, view: InstanceView, num_output: int, now_s: float) -> None:
+def learn_pace(running: Running, view: InstanceView, num_output: int, now_s: float) -> None:
     """Learn from the time of an answer's tokens how many seconds a token in flight adds to a step of its
     instance.
     """
