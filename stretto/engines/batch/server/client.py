@@ -62,7 +62,7 @@ class BatchServer(BatchEngine):
         self._is_closed = False
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Op the tasks of a batch, in as many requests as the limits need, which are sent at once.
+        """Answer the tasks of a batch, in as many requests as the limits need, which are sent at once.
 
         Raises:
             EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
