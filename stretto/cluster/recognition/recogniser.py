@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.cluster.recognition.anchors import WHOLE, Anchors, pieces_of
-from stretto.cluster.recognition.fingerprints import Ending, Key, PromptPrint
+from stretto.cluster.recognition.anchors import WHOLE, Anchors, anchor_pieces
+from stretto.cluster.recognition.fingerprints import Key, PromptEnding, PromptPrint
 from stretto.cluster.recognition.messages import (
     AnswerTexts,
     AskedProgram,
@@ -33,7 +33,7 @@ from stretto.cluster.recognition.messages import (
     Recognised,
     Way,
 )
-from stretto.cluster.recognition.programs import Program, Programs
+from stretto.cluster.recognition.programs import Programs, RecognisedProgram
 from stretto.model.record import record
 
 _SURE_ANCHORS = 2
@@ -53,7 +53,7 @@ _MOST_HINTED = 4
 class _Found:
     """A program that a request may be part of; `end` is the end of a prompt that the request goes on from."""
 
-    program: Program
+    program: RecognisedProgram
     confidence: Confidence
     way: Way
     end: tuple[Key, Key] | None = None
@@ -63,8 +63,8 @@ class _Found:
 class _Running:
     """A request that is not answered yet. `own` is the anchors of its prompt, if it was searched."""
 
-    program: Program
-    end: Ending | None
+    program: RecognisedProgram
+    end: PromptEnding | None
     own: Anchors | None
     is_last: bool
 
@@ -162,7 +162,7 @@ class Recogniser:
         tenant = program.tenant.name
         if answer.response_id:
             self._programs.passes(program, _key(tenant, f"response:{answer.response_id}"))
-        for piece in pieces_of(tenant, answer.text, answer.given):
+        for piece in anchor_pieces(tenant, answer.text, answer.given):
             if running.own is None or not running.own.have(piece[1:]):
                 self._programs.generated(program, piece)
 
@@ -178,7 +178,7 @@ class Recogniser:
             return contained if is_free else None
         return contained or self._inside(asked) or self._hinted(asked)
 
-    def _named(self, asked: AskedProgram) -> Program | None:
+    def _named(self, asked: AskedProgram) -> RecognisedProgram | None:
         """Return the program that a client names, or whose stored answer it goes on with."""
         ids, tenant = asked.ids, asked.tenant
         stored = f"response:{ids.continues}" if ids.continues else ""
@@ -231,7 +231,7 @@ class Recogniser:
     def check_invariants(self) -> None:
         """Check that programs, their keys and what runs agree. For tests."""
         self._programs.check_invariants()
-        running: dict[Program, int] = {}
+        running: dict[RecognisedProgram, int] = {}
         for one in self._running.values():
             running[one.program] = running.get(one.program, 0) + 1
         for program in self._programs:
@@ -240,7 +240,7 @@ class Recogniser:
         assert not running
 
 
-def _num_inside(program: Program, prompt: PromptPrint) -> int:
+def _num_inside(program: RecognisedProgram, prompt: PromptPrint) -> int:
     """Return the evidence that a program's answers stand in a prompt: the number of their anchors there."""
     num_task, whole, num_lines = len(prompt.task), 0, 0
     for kind, *piece in program.pieces:
