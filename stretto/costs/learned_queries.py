@@ -5,11 +5,11 @@ how often programs went on, and ended, after so many queries. Programs that stil
 until now: if only those counted that have ended, programs would seem short as long as the long ones last.
 
 At first a program is taken to end after its k-th query with a chance of 1 in k + 1. If its queries are alike,
-its index is then the work that it has had and that waits: the least attained service goes first. For the first
-query this guess is soon forgotten, as each program tells something of it. Of later queries few do, and the index
-is the least over all places where one could stop: it would take what a few programs did by chance for a good
-place to stop. So there the guess is multiplied by how much more often programs of the kind have ended than it
-says, over all places, and counts as much as many programs.
+its index is then the work that it has had and that waits: the least attained service goes first. For the
+first query this guess is soon forgotten, as each program tells something of it. Of later queries few do, and
+the index is the least over all places where one could stop: it would take what a few programs did by chance
+for a good place to stop. So there the guess is multiplied by how often programs of the kind have ended beside
+what it says, over all places, and counts as much as many programs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The programs of several queries that are silent, of which nobody says whether they have ended.
 
 After each query, a program is judged when as much time has passed as the longest silence that lately came
-before a program of the kind went on, and 15 s at least: the first silences are few, and most are short. By then it has gone on, or is taken to have ended until it goes on after
-all. If going on counted at once, programs would seem longer than they are. A program that is silent for much
-longer than that is given up.
+before a program of the kind went on, and 15 s at least: the first silences are few, and most are short. By
+then it has gone on, or is taken to have ended until it goes on after all. If going on counted at once,
+programs would seem longer than they are. A program that is silent for much longer than that is given up.
 """
 
 from __future__ import annotations
