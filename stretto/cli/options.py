@@ -181,6 +181,15 @@ Dsn = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        help="Most seconds of the search. Then, or on Ctrl-C, the best that was found so far is shown.",
+        metavar="SECONDS",
+        min=0.1,
+    ),
+]
 Otel = Annotated[
     str | None,
     typer.Option(
