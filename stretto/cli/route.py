@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stretto.cli import options
+from stretto.cli.names import PLACEMENTS
 from stretto.cli.terminal import say
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
@@ -39,7 +40,11 @@ class RouteOptions:
     ] = ()
     placement: Annotated[
         str | None,
-        typer.Option("--placement", help="Policy that chooses the worker of a request.", metavar="NAME"),
+        typer.Option(
+            "--placement",
+            help=f"Policy that chooses the worker of a request: {', '.join(PLACEMENTS)}. Default: stretto.",
+            metavar="NAME",
+        ),
     ] = None
     snapshot: Annotated[
         str | None,

@@ -33,8 +33,8 @@ come. Rules:
   an app's query in this process do not count: their door has limits of its own. They are refused after
   `max_wait_s` if no worker serves then.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
-  `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
-  an answer with status 5xx is passed on.
+  `max_attempts`. One that was suspect and serves again counts as not tried. Where all have been tried, a lost
+  connection is followed by another try at any of them, and an answer with status 5xx is passed on.
 - A request that waits much longer for its first byte than others like it may be sent a second time
   (`hedges.py`). The second attempt is a request of its own here, which takes the place of the first if its
   answer begins first, or as soon as the first one fails, however that fails. It is never repeated.
@@ -456,6 +456,7 @@ class RouterState:
         self._workers.passed(found, now_s)
         self._loads.join(found)
         self._room.join(found)
+        self._open.refresh(found)
         actions = [self._next_check(found, now_s), *self._turns.fill(worker, now_s)]
         return actions + self._turns.release_held(now_s)
 

@@ -144,7 +144,7 @@ class WorkerPool(Observer):
     def _sender_of(self, task: int) -> Sender | None:
         """Return who sends the requests of a task of the engine; None if the task has ended."""
         assert self._runtime is not None, "the runtime is served before it is asked anything"
-        step = self._runtime.system.request_of(self.engine, task)
+        step = self._runtime.system.engines.request_of(self.engine, task)
         if step is None:
             return None
         program = _program_of(step)
