@@ -44,6 +44,7 @@ come. Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 from stretto.cluster.kv_events import KVEvent
@@ -502,6 +503,17 @@ class RouterState:
             return []
         self._loads.refresh(found)
         return self._turns.fill(worker, now_s) if self._waiting else []
+
+    def resize(self, worker: WorkerId, num_slots: int, now_s: float) -> list[RouterAction]:
+        """Let at most `num_slots` requests run at a worker at once; those that run go on.
+
+        Raises:
+            ConfigError: there is no such worker, or it is no number of requests.
+        """
+        found = self._known(worker)
+        found.config = replace(found.config, num_slots=num_slots)
+        self._loads.refresh(found)
+        return self._turns.fill(worker, now_s)
 
     def drain(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Give a worker no more requests; it is gone when it has answered those that it has.
