@@ -23,6 +23,7 @@ from stretto.cli.explained_steps import changes_text, pass_changes, steps_text
 from stretto.cli.learned_rows import learned_text
 from stretto.cli.names import SEARCH
 from stretto.cli.options import EngineOptions
+from stretto.cli.terminal import aligned
 from stretto.engines.llms import STAND_IN
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
@@ -267,9 +268,7 @@ def _predictions(graph: Graph, idle: Conditions, weighed: Mapping[str, Verdict],
     busy = {verdict.name: verdict.reason for verdict in verdicts}
     rows = [("", "alone", f"beside {_MANY} others")]
     rows += [(name, verdict.reason, busy.get(name, "-")) for name, verdict in weighed.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "".join(f"  {line}\n" for line in lines)
+    return "".join(f"  {line}\n" for line in aligned(rows))
 
 
 def _difference(before: Graph, after: Graph, ops: Ops) -> str:

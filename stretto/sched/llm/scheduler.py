@@ -20,7 +20,7 @@ from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.tokens import num_tokens
 from stretto.llm.output.sampling import with_seed
 from stretto.model.deployment import Engine, Replica
-from stretto.model.errors import BadServer, EngineTimeout, EngineUnreachable, StrettoError
+from stretto.model.errors import EngineTimeout, StrettoError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.sched.engines.instances import EngineInstances
@@ -28,6 +28,7 @@ from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.expected_outputs import ExpectedOutputs, num_output_tokens
 from stretto.sched.llm.handed_over import HandedOver
 from stretto.sched.llm.loads import InstanceLoads
+from stretto.sched.llm.lost_requests import LostRequests, left_by
 from stretto.sched.llm.new_placing import new_placing
 from stretto.sched.llm.placement_requests import PlacementRequests
 from stretto.sched.llm.placing import Placed
@@ -44,7 +45,7 @@ from stretto.sched.orders.order import NewOrder, prices_s
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
-from stretto.sched.queries.results import Delivered, Report, failed, is_attempt, is_worth_retrying
+from stretto.sched.queries.results import Delivered, Report
 from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
@@ -95,6 +96,9 @@ class LLMScheduler:
         self._drained: dict[InstanceId, None] = {}
         self._decided: list[Action] = []
         self._reuse = ReuseForecasts()
+        self._lost = LostRequests(
+            engine, self.instances.fleet, self._loads.eligible, self._reuse, self.account, self._requeue
+        )
         self._retains: list[Retain] = []
 
     @property
@@ -181,7 +185,7 @@ class LLMScheduler:
         running = self._loads.of(instance).get(task)
         if running is not None:
             self._remove(running)
-            self._requeue(_left_by(running, running.entry.resumed(running.item, token_ids)))
+            self._requeue(left_by(running, running.entry.resumed(running.item, token_ids)))
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
         """Remove an instance that has ended as it was told to (after draining), and queue again the requests
@@ -222,7 +226,7 @@ class LLMScheduler:
             running = self._loads.of(instance)[task]
             self._remove(running)
             self._ahead.stop(running.entry.query, running.entry.request.node.id, None, now_s)
-            reports += self._retry([running], error, now_s)
+            reports += self._lost.again([running], error, now_s)
             actions.append(CancelTask(self.engine.name, instance, task))
         return reports, actions
 
@@ -283,11 +287,7 @@ class LLMScheduler:
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
-                if is_worth_retrying(error) or (isinstance(error, BadServer) and self._has_untried(running)):
-                    return self._retry([running], error, now_s)
-                self._reuse.withdrawn(request.query, request.node.id)
-                self.account.withdrawn(request.query, request.node.id, {running.item})
-                return [failed(request, running.item, running.item + 1, error)]
+                return self._lost.failed(running, error, now_s)
         return []
 
     def _forecast(self, running: Running, done: Done, now_s: float) -> None:
@@ -518,7 +518,7 @@ class LLMScheduler:
         self._remove(running)
         item = running.item
         again = running.entry.again(item, item + 1, attempt=running.entry.attempt, alone=False)
-        self._requeue(_left_by(running, again) if running.offset else again)
+        self._requeue(left_by(running, again) if running.offset else again)
         return CancelTask(self.engine.name, running.instance, running.task)
 
     def _silence_s(self, request: StepRequest) -> float:
@@ -590,48 +590,4 @@ class LLMScheduler:
         self._ahead.lose(instance)
         self._loads.leave(instance)
         self._loads.forget(instance)
-        return self._retry(lost, error, now_s, killed=kills)
-
-    def _has_untried(self, running: Running) -> bool:
-        """Return whether another instance may answer a request that was answered wrongly where it runs."""
-        fleet = self.instances.fleet
-        tried = running.entry.wrong_at | {running.slot}
-        return self._loads.eligible.has_untried(running, tried) or any(
-            fleet.state[instance] == "starting" and fleet.slot(instance) not in tried
-            for instance in fleet.live
-        )
-
-    def _retry(
-        self, lost: list[Running], error: StrettoError, now_s: float, *, killed: bool = False
-    ) -> list[Report]:
-        """Queue again what was lost. What only found out that an instance is still down was no attempt, and
-        neither was what never reached it, or was refused before it was begun, or met a server that answers
-        nobody well; but what has been refused again and again for `recover_s` seconds fails. `killed` says
-        that the instance died of one of them, perhaps.
-        """
-        reports: list[Report] = []
-        for running in lost:
-            entry, item = running.entry, running.item
-            found_it_down = running.is_probe and not running.offset
-            was_begun = is_attempt(error) and not isinstance(error, EngineUnreachable)
-            was_attempt = was_begun and not found_it_down
-            attempt = entry.attempt + was_attempt
-            if attempt >= self.engine.max_attempts or entry.is_refused_too_long(self.engine.recover_s, now_s):
-                self._reuse.withdrawn(entry.query, entry.request.node.id)
-                self.account.withdrawn(entry.query, entry.request.node.id, {item})
-                reports.append(failed(entry.request, item, item + 1, error))
-            else:
-                again = entry.again(item, item + 1, attempt=attempt, alone=False)
-                again.after(error, {running.slot}, now_s, was_attempt=was_attempt)
-                again.is_suspected = again.is_suspected or killed
-                if running.offset and again.said_by != running.output_key:
-                    again.generated = ()
-                self._requeue(_left_by(running, again) if running.offset else again)
-        return reports
-
-
-def _left_by(running: Running, entry: QueueEntry) -> QueueEntry:
-    """Return what is to go on elsewhere, with a note of who has generated, perhaps shown, a part of it."""
-    entry.said_by = running.output_key
-    entry.is_shown = entry.is_shown or (running.offset > 0 and entry.request.shows)
-    return entry
+        return self._lost.again(lost, error, now_s, killed=kills)
