@@ -311,12 +311,23 @@ class JobLoad(Observer):
             if sent.is_measured or sent.first_s is None
         ]
         jobs = [("job", now_s - job.start_s) for job in self._jobs.values() if job.is_measured]
-        self._measures.check([*waiting, *jobs])
+        stuck = [
+            ("job", now_s - warm_s)
+            for sent in self._sent.values()
+            if sent.first_s is None and sent.at_s < warm_s
+        ]
+        self._measures.check([*waiting, *jobs, *stuck])
         return ()
 
     def _end_if_over(self) -> Sequence[Event]:
-        """End the run when all that was measured has ended."""
-        if not self._num_measured and self._clock.now_s >= self._window.end_s:
+        """End the run when all that was measured has ended. Requests from before that never began to be
+        answered count too, with their jobs.
+        """
+        if not self._num_measured and (now_s := self._clock.now_s) >= self._window.end_s:
+            for one in self._sent.values():
+                if one.first_s is None and one.at_s < self._window.warm_s:
+                    self.samples.seconds["first_token"].append(now_s - one.at_s)
+                    self.samples.seconds["job"].append(now_s - one.running.start_s)
             raise Enough
         return ()
 
