@@ -36,7 +36,7 @@ def run_real(
     """Run a load on an emulated server behind our runtime; return it with its samples, and the server's lag
     as a share of the time that was waited.
     """
-    jobs = JobLoad(traffic, load, objectives, window, seed)
+    jobs = JobLoad(traffic, load, objectives, window, seed, cuts=False)
     with serving(_planned(server)) as servers:
         begun = servers.spent()
         (url,) = servers.urls

@@ -139,7 +139,7 @@ def answers(
         fleet = Fleet(((server, 1),))
         price = None if prices is None else prices[place_of]
         before = answer.alone
-        for capacity in study.capacities(fleet, [_guess(study, server)]):
+        for capacity in study.capacities(fleet, [likely_level(study, server)]):
             served = _served(study, fleet, capacity, price)
             answer = replace(answer, alone=(*before, served))
             yield answer
@@ -211,7 +211,7 @@ def _nearest(study: Study, wanted: Load) -> Break | None:
     return min(broken, key=lambda one: one.times_limit, default=None)
 
 
-def _guess(study: Study, server: Server) -> int:
+def likely_level(study: Study, server: Server) -> int:
     """Return a likely capacity of a server: as many contexts as its KV memory holds, or as many answers as it
     writes.
     """

@@ -72,10 +72,22 @@ class Outcome:
 
 
 def run(
-    fleet: Fleet, traffic: Traffic, load: Load, objectives: Sequence[Objective], seed: int, num_samples: int
+    fleet: Fleet,
+    traffic: Traffic,
+    load: Load,
+    objectives: Sequence[Objective],
+    seed: int,
+    num_samples: int,
+    *,
+    cuts: bool = True,
 ) -> Outcome:
-    """Run a load on a fleet, and return what was measured of about `num_samples` requests."""
-    jobs = JobLoad(traffic, load, objectives, load.window(traffic, objectives, num_samples), seed)
+    """Run a load on a fleet, and return what was measured of about `num_samples` requests.
+
+    Args:
+        cuts: whether the run ends as soon as it surely misses an objective.
+    """
+    window = load.window(traffic, objectives, num_samples)
+    jobs = JobLoad(traffic, load, objectives, window, seed, cuts=cuts)
     output = filler_output(lengths_by_query(jobs.lengths))
     servers = [(server.replica(), server, number) for server, number in fleet.servers if number]
     models = {replica: server.simulated(output, traffic.block_tokens) for replica, server, _ in servers}
