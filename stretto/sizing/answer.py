@@ -19,7 +19,7 @@ from stretto.sizing.trial import Fleet
 from stretto.sizing.variants import Variant, variants_of
 
 MOST_SERVERS = 64
-_VARIANT_DRAWS = 2
+_VARIANT_DRAWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class WhatIf:
     """What a change of a fleet would do to its capacity.
 
     Attributes:
-        share: capacity with the change over that without, as the mean over draws; None if it is not known.
+        shares: capacity with the change over that without, by draw; empty if it is not known.
         reason: why it is not known, or what the figure rests on.
     """
 
     name: str
-    share: float | None = None
+    shares: tuple[float, ...] = ()
     capacity: Capacity | None = None
     reason: str = ""
 
@@ -251,5 +251,4 @@ def _what_if(study: Study, base: Served, variant: Variant) -> WhatIf:
         if before is not None:
             amount = 0.0 if after is None else study.grid.load(after).amount
             shares.append(amount / study.grid.load(before).amount)
-    share = sum(shares) / len(shares) if shares else None
-    return WhatIf(variant.name, share, capacity, variant.reason)
+    return WhatIf(variant.name, tuple(shares), capacity, variant.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 
 from stretto.model.errors import UserError
 from stretto.sizing.answer import MOST_SERVERS, Answer, Break, Served, WhatIf
@@ -134,9 +135,11 @@ def spread(capacity: Capacity) -> str:
 
 def change_text(what_if: WhatIf) -> str:
     """Return what a change would do, in words."""
-    if what_if.share is None or what_if.capacity is None:
+    shares = what_if.shares
+    if not shares:
         return what_if.reason
-    return f"{what_if.share - 1:+.0%}"
+    mean = f"{fmean(shares) - 1:+.0%}"
+    return mean if len(shares) == 1 else f"{mean} ({min(shares) - 1:+.0%} to {max(shares) - 1:+.0%})"
 
 
 def notes(study: Study, answer: Answer, servers: Sequence[Server]) -> Iterator[str]:
@@ -182,7 +185,8 @@ def as_data(
         "what_if": [
             {
                 "change": one.name,
-                "times": one.share,
+                "times": fmean(one.shares) if one.shares else None,
+                "over_draws": one.shares,
                 "capacity": None if one.capacity is None else one.capacity.amounts,
                 "note": one.reason,
             }
