@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretto.cli import options
-from stretto.cli.names import DEVICE, MODEL
+from stretto.cli.names import DEVICE, MODEL, PLACEMENTS, POLICIES
 from stretto.cli.terminal import shown
 from stretto.model.errors import UserError
 
@@ -47,7 +47,11 @@ class ReplayOptions:
     ] = ()
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="Simulate this batching policy for all engines.", metavar="NAME"),
+        typer.Option(
+            "--policy",
+            help=f"Order in which waiting requests are taken, for all engines: {', '.join(POLICIES)}.",
+            metavar="NAME",
+        ),
     ] = None
     passes: Annotated[
         str | None,
@@ -78,7 +82,8 @@ class ReplayOptions:
         str | None,
         typer.Option(
             "--placement",
-            help="Placement policy that chooses the instance of each request of a trace of agents.",
+            help="Placement policy that chooses the instance of each request of a trace of agents: "
+            f"{', '.join(PLACEMENTS)}.",
             metavar="NAME",
         ),
     ] = None
@@ -102,11 +107,11 @@ def replay_run(given: ReplayOptions) -> None:
         chosen = (given.policy, given.model, given.device, given.placement)
         replay_agents(given.file, _numbers(given.instances), *chosen, as_json=given.as_json)
         return
-    for option in ("model", "device", "placement"):
-        if getattr(given, option) is not None:
-            raise UserError(f"--{option} is for traces of agents; {given.file} is none")
     change = ReplayChanges(_numbers(given.instances) or None, given.policy, given.passes)
     run = read_run(given.file)
+    for option in ("model", "device", "placement"):
+        if getattr(given, option) is not None:
+            raise UserError(f"--{option} is for traces of agents; {given.file} is a recorded run of apps")
     if run.not_repeated:
         left_out = " and ".join(NOT_REPEATED[kind] for kind in run.not_repeated)
         print(f"the run had {left_out}, which the simulation leaves out", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stretto.cli import options
+from stretto.cli.names import PLACEMENTS
 from stretto.cli.terminal import say
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
@@ -39,7 +40,11 @@ class RouteOptions:
     ] = ()
     placement: Annotated[
         str | None,
-        typer.Option("--placement", help="Policy that chooses the worker of a request.", metavar="NAME"),
+        typer.Option(
+            "--placement",
+            help=f"Policy that chooses the worker of a request: {', '.join(PLACEMENTS)}. Default: stretto.",
+            metavar="NAME",
+        ),
     ] = None
     snapshot: Annotated[
         str | None,
@@ -94,6 +99,6 @@ def route(given: RouteOptions) -> None:
     settings = replace(settings, **{name: value for name, value in values.items() if value is not None})
     settings = with_tls(settings, given.tls_certificate, given.tls_key)
     settings = with_worker_tls(settings, given.worker_ca, given.worker_certificate, given.worker_key)
-    if not settings.worker:
+    if not settings.worker and settings.workers_file is None:
         raise UserError("give the servers with --worker URL, or in the file of --config")
     run_router(settings, given.record, say, watch_of(given.otel))

@@ -326,7 +326,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [lines[0].replace("least_seconds", "most_seconds"), *lines[1:]],
-            "line 1: there is no placement 'most_seconds'; there are",
+            "line 1: there is no placement 'most_seconds'; did you mean least_seconds.; there are",
         ),
         (
             lambda lines: [*lines, '{"not_repeated": "jokes"}'],
@@ -354,7 +354,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"prune_order"', '"prune"')],
-            "line 3: there is no pass 'prune'; there are prune_order",
+            "line 3: there is no pass 'prune'; did you mean prune_order.; there are prune_order",
         ),
     ],
 )
