@@ -71,20 +71,27 @@ class Program:
 
 _MOST_FOUND = 64
 """Programs whose texts are compared with a prompt."""
+_MOST_VAIN = 256
+_SEARCHED = 8
+"""After so many searches in a row in which nothing was found, one of `_SEARCHED` prompts is searched."""
 _MOST_ALIKE = 2
 """Programs that may have generated the same text; what more of them have is nobody's own."""
 
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """A tenant that has programs. `weight` is the number of its programs and of their keys.
+    """A tenant that has programs.
 
-    `programs` begins with the one that was used longest ago.
+    Attributes:
+        programs: its programs, beginning with the one that was used longest ago.
+        weight: number of its programs and of their keys.
+        num_vain: prompts in a row that were searched for answers in vain, or passed over since.
     """
 
     name: str
     programs: dict[Program, None] = field(default_factory=dict)
     weight: int = 0
+    num_vain: int = 0
 
 
 class Programs:
@@ -117,6 +124,15 @@ class Programs:
             return []
         programs = found if isinstance(found, list) else [found]
         return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
+
+    def is_worth_search(self, tenant_name: str) -> bool:
+        """Return whether a prompt of a tenant is to be searched for answers of its programs. Where all
+        prompts are questions by themselves, as those of chats, only a few are.
+        """
+        if (tenant := self._tenants.get(tenant_name)) is None:
+            return False
+        tenant.num_vain += 1
+        return tenant.num_vain <= _MOST_VAIN or tenant.num_vain % _SEARCHED == 0
 
     def with_any(self, texts: Iterable[Anchors], tenant: str) -> list[Program]:
         """Return the programs of a tenant that anchors of some texts lead to, the oldest first; of many

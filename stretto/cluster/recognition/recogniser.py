@@ -10,7 +10,8 @@
   is a fork of the latest. If several wait there, it is a new program: a wrong choice would last.
 - **An answer that stands inside.** A prompt in which an earlier answer of at least 40 characters stands, or
   whose task stands in an earlier answer or in its call of a tool, belongs to the program of that answer: its
-  history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched.
+  history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched, and
+  only some of them where that was vain for long.
 - **Confidence.** A join is certain (an id), sure, or doubtful. After a doubtful join the request is a new
   program, which *leans on* the other one: the two are told as one, but not served as one, because a wrong
   join would do harm in turns, shares, room and ends.
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.cluster.recognition.anchors import WHOLE, Anchors, pieces_of
+from stretto.cluster.recognition.anchors import WHOLE, pieces_of
 from stretto.cluster.recognition.fingerprints import Ending, Key, PromptPrint
 from stretto.cluster.recognition.messages import (
     AnswerTexts,
@@ -61,11 +62,13 @@ class _Found:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A request that is not answered yet. `own` is the anchors of its prompt, if it was searched."""
+    """A request that is not answered yet. `own` is its prompt, as far as answers are looked for in it, if
+    nothing else is known of it; else it is empty.
+    """
 
     program: Program
     end: Ending | None
-    own: Anchors | None
+    own: bytes
     is_last: bool
 
 
@@ -105,10 +108,11 @@ class Recogniser:
         for name in (ids.parent, ids.name, hint):  # the root first
             if name:
                 self._programs.name(program, _key(asked.tenant, name))
+        is_unknown = not ids.name and (found is None or found.way not in ("id", "continues", "forks"))
         self._running[self._num_asked] = _Running(
             program,
             None if prompt is None else prompt.end,
-            None if prompt is None else prompt.searched,
+            prompt.data if prompt is not None and is_unknown else b"",
             is_last,
         )
         self._programs.limit()
@@ -162,9 +166,8 @@ class Recogniser:
         tenant = program.tenant.name
         if answer.response_id:
             self._programs.passes(program, _key(tenant, f"response:{answer.response_id}"))
-        for piece in pieces_of(tenant, answer.text, answer.given):
-            if running.own is None or not running.own.have(piece[1:]):
-                self._programs.generated(program, piece)
+        for piece in pieces_of(tenant, answer.text, answer.given, running.own):
+            self._programs.generated(program, piece)
 
     # --- which program
 
@@ -206,7 +209,7 @@ class Recogniser:
 
     def _inside(self, asked: AskedProgram) -> _Found | None:
         """Return the program of whose answers one stands in a prompt, or has the prompt's task in it."""
-        if asked.prompt is None:
+        if asked.prompt is None or not self._programs.is_worth_search(asked.tenant):
             return None
         prompt, best, most, num_found = asked.prompt, None, 0, 0
         texts = prompt.anchors, prompt.answer_anchors
@@ -217,6 +220,7 @@ class Recogniser:
                     best, most = program, num
         if best is None:
             return None
+        best.tenant.num_vain = 0
         is_sure = num_found == 1 and most >= _SURE_ANCHORS
         return _Found(best, "sure" if is_sure else "doubtful", "answer_inside")
 
