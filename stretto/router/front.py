@@ -13,7 +13,6 @@ from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.cluster.recognition.messages import AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.costs.learned_work import LearnedWork
 from stretto.http.body_readers import LARGE_BYTES, BodyReaders
@@ -22,7 +21,6 @@ from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
 from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
-from stretto.model.record import changed
 from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
@@ -311,7 +309,9 @@ class Front:
         """Bring a request to the state machine; if that fails, the client gets an error."""
         try:
             if routed.asked is not None and not exchange.has_ended:
-                routed = self._recognise(exchange, routed.asked, routed)
+                path, num_answers = exchange.request.path, routed.num_answers
+                exchange.program = program = RoutedProgram(self.programs, routed.asked, path, num_answers)
+                routed.belongs_to(program.named)
             if routed.alias_at:
                 routed = replace(routed, model=self._model_of(routed))
             exchange.begin(routed, self._register)
@@ -324,14 +324,6 @@ class Front:
     def _model_of(self, routed: RoutedRequest) -> str:
         """Return the model of a request that names an alias."""
         return self.aliases.choose(routed.model, routed.program.name, self.router_state.is_listed)
-
-    def _recognise(
-        self, exchange: RoutedExchange, asked: AskedProgram, routed: RoutedRequest
-    ) -> RoutedRequest:
-        """Return a request with its program, and without by what that was recognised."""
-        path, num_answers = exchange.request.path, routed.num_answers
-        exchange.program = program = RoutedProgram(self.programs, asked, path, num_answers)
-        return changed(routed, asked=None, program=program.named)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
         self.watch.metrics.count_refusal("openai", error.status)

@@ -49,6 +49,8 @@ _LINE_SHARE = 2
 """Length of a task over that of a line of an answer, up to which the line may be the task."""
 _TOP_BITS = 24
 """First bits of an anchor, which depend on the first 8 bytes of its text alone."""
+_MOST_SORTED = 1024
+"""Length of a text up to which sorting all its places is faster than finding the first ones."""
 _MOST_COMPARED = 16
 """Places of a text with the rarest anchors, of which the same bytes may stand at several."""
 _ALL = 2**64 - 1
@@ -183,7 +185,8 @@ def pieces_of(tenant: str, text: str, given: Sequence[str], prompt: bytes = b"")
     pieces: list[Piece] = []
     for begin, end, kind in spans:
         rarest = _rarest(data, hashed, begin, end - _SPAN + 1)
-        if not rarest or all([span in prompt for span in rarest] if prompt else (False,)):
+        is_repeated = rarest and rarest[0] in prompt and all(span in prompt for span in rarest)
+        if not rarest or is_repeated:
             continue
         pieces.append((kind, *[_anchor(span, salt) for span in rarest]))
     return pieces
@@ -194,19 +197,16 @@ def _rarest(data: bytes, hashed: _Words, begin: int, end: int) -> list[bytes]:
     rarest first: those of which the first hash is the lowest.
     """
     part = hashed[begin:end]
-    if len(part) > _MOST_COMPARED:
-        places = part.argpartition(_MOST_COMPARED)[:_MOST_COMPARED]
-        part = part[places]
-        order = part.argsort()
-        found, lowest = (places[order] + begin).tolist(), part[order].tolist()
+    if len(part) > _MOST_SORTED:
+        some = part.argpartition(_MOST_COMPARED)[:_MOST_COMPARED]
+        order = some[part[some].argsort()]
     else:
-        order = part.argsort()
-        found, lowest = (order + begin).tolist(), part[order].tolist()
+        order = part.argsort()[:_MOST_COMPARED]
     rarest: dict[bytes, None] = {}
-    for place, first in zip(found, lowest, strict=True):
+    for place, first in zip(order.tolist(), part[order].tolist(), strict=True):
         if first >= _LEAST_BOUND or len(rarest) >= _NUM_ANCHORS:
             break
-        rarest[data[place : place + _SPAN]] = None
+        rarest[data[begin + place : begin + place + _SPAN]] = None
     return list(rarest)
 
 
