@@ -80,6 +80,11 @@ class ChatPrint:
         """The anchors of what the turns say that are no answers."""
         return anchors_of(self._tenant, self.data)
 
+    @property
+    def was_searched(self) -> bool:
+        """Whether the anchors were asked for."""
+        return "anchors" in self.__dict__
+
     @cached_property
     def answer_anchors(self) -> Anchors:
         """The anchors of the turns that are answers."""
@@ -126,6 +131,11 @@ class TextPrint:
     def anchors(self) -> Anchors:
         """The anchors of the text."""
         return anchors_of(self._tenant, self.data)
+
+    @property
+    def was_searched(self) -> bool:
+        """Whether the anchors were asked for."""
+        return "anchors" in self.__dict__
 
     @property
     def answer_anchors(self) -> Anchors:

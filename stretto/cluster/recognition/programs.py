@@ -130,7 +130,7 @@ class Programs:
         prompts are questions by themselves, as those of chats, only a few are.
         """
         if (tenant := self._tenants.get(tenant_name)) is None:
-            return False
+            return True
         tenant.num_vain += 1
         return tenant.num_vain <= _MOST_VAIN or tenant.num_vain % _SEARCHED == 0
 

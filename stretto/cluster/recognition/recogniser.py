@@ -10,8 +10,8 @@
   is a fork of the latest. If several wait there, it is a new program: a wrong choice would last.
 - **An answer that stands inside.** A prompt in which an earlier answer of at least 40 characters stands, or
   whose task stands in an earlier answer or in its call of a tool, belongs to the program of that answer: its
-  history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched, and
-  only some of them where that was vain for long.
+  history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched. Where
+  that was vain for long only some of these prompts are, and only their answers are noted.
 - **Confidence.** A join is certain (an id), sure, or doubtful. After a doubtful join the request is a new
   program, which *leans on* the other one: the two are told as one, but not served as one, because a wrong
   join would do harm in turns, shares, room and ends.
@@ -50,6 +50,10 @@ _MOST_HINTED = 4
 """Programs that lean on one for a hint; from then on the hint is taken for that of a whole app."""
 
 
+_KNOWN: tuple[Way, ...] = "id", "continues", "forks"
+"""Ways in which a request is found to go on with its program."""
+
+
 @record
 class _Found:
     """A program that a request may be part of; `end` is the end of a prompt that the request goes on from."""
@@ -62,13 +66,17 @@ class _Found:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A request that is not answered yet. `own` is its prompt, as far as answers are looked for in it, if
-    nothing else is known of it; else it is empty.
+    """A request that is not answered yet.
+
+    Attributes:
+        own: its prompt, as far as answers are looked for in it, if nothing else is known of it; else empty.
+        is_noted: whether it is noted by what its answer is known again.
     """
 
     program: Program
     end: Ending | None
     own: bytes
+    is_noted: bool
     is_last: bool
 
 
@@ -108,12 +116,12 @@ class Recogniser:
         for name in (ids.parent, ids.name, hint):  # the root first
             if name:
                 self._programs.name(program, _key(asked.tenant, name))
-        is_unknown = not ids.name and (found is None or found.way not in ("id", "continues", "forks"))
+        own, is_noted = b"", True
+        if prompt is not None and not ids.name and (found is None or found.way not in _KNOWN):
+            is_noted = prompt.was_searched
+            own = prompt.data if is_noted else b""
         self._running[self._num_asked] = _Running(
-            program,
-            None if prompt is None else prompt.end,
-            prompt.data if prompt is not None and is_unknown else b"",
-            is_last,
+            program, None if prompt is None else prompt.end, own, is_noted, is_last
         )
         self._programs.limit()
         way: Way = "opening" if found is None else found.way
@@ -166,8 +174,9 @@ class Recogniser:
         tenant = program.tenant.name
         if answer.response_id:
             self._programs.passes(program, _key(tenant, f"response:{answer.response_id}"))
-        for piece in pieces_of(tenant, answer.text, answer.given, running.own):
-            self._programs.generated(program, piece)
+        if running.is_noted:
+            for piece in pieces_of(tenant, answer.text, answer.given, running.own):
+                self._programs.generated(program, piece)
 
     # --- which program
 
