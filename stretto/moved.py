@@ -114,14 +114,18 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.apps.components.rag": {
         name: f"stretto.apps.components.synthesis:{name}" for name in ("MODES", "Synthesis")
     },
-    "stretto.cli.ask.sources": {"Source": "AnswerSource"},
+    "stretto.cli.ask.run": {"run": "run_questions"},
+    "stretto.cli.ask.sources": {"Source": "AnswerSource", "source_of": "answer_source"},
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
+    "stretto.cluster.prefix_index": {"Held": "HeldTokens"},
     "stretto.cluster.prefix_tree": {"Run": "IndexRun"},
+    "stretto.costs.length_belief": {"interval": "likely_interval"},
     "stretto.costs.loading": {"Start": "StartTimes"},
     "stretto.costs.step": {"Kernels": "stretto.costs.step_features:Kernels"},
     "stretto.costs.steps_file": {"checked": "checked_step", "measured": "measured_step"},
     "stretto.emulate.app": {"App": "EmulatedApp"},
+    "stretto.emulate.faults": {"Fault": "ServerFault"},
     "stretto.emulate.generate": {"Generation": "EmulatedGeneration"},
     "stretto.emulate.response_bytes": {
         "EmulatedExchange": "stretto.http.request:HttpRequest",
@@ -131,8 +135,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.emulate.served_model": {"ServedModel": "EmulatedModel"},
     "stretto.engines.batch.applications": {"Application": "OpApplication"},
     "stretto.engines.batch.vectors": {"Shelves": "Collections", "shelf_key": "collection_key"},
-    "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
-    "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
     "stretto.engines.catalogue": {
         **{
             name: f"stretto.engines.llms:{name}"
@@ -143,6 +145,10 @@ RENAMED: dict[str, dict[str, str]] = {
         },
         **{name: f"stretto.engines.profiles:{name}" for name in ("engine_and_model", "profile_key")},
     },
+    "stretto.engines.decoding": {"changed": "changed_settings"},
+    "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},
+    "stretto.engines.openai_server.places": {"Place": "ServerSlot"},
+    "stretto.engines.server_process.programs": {"Program": "ServerProgram"},
     "stretto.graph.compile": {
         "Tables": "stretto.graph.execution_graph:ConnectionTables",
         "rebase": "stretto.graph.execution_graph:rebase",
@@ -160,7 +166,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "fit_profile": "stretto.costs.fit_profile:fit_profile",
         "fit_profile_by_length": "stretto.costs.fit_profile:fit_profile_by_length",
     },
-    "stretto.model.references": {"Source": "ValueMemory"},
+    "stretto.model.references": {"Source": "ValueMemory", "load": "load_references"},
     "stretto.planner.application": {"Node": "ModelNode", "Request": "AppRequest"},
     "stretto.planner.execute": {"Span": "ReplicaSpan"},
     "stretto.planner.given_machine": {"read_machine": "read_machine_file"},
@@ -173,11 +179,12 @@ RENAMED: dict[str, dict[str, str]] = {
         "Placed": "PlacedReplica",
         "PlanCarrier": "PlanExecutor",
     },
+    "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
+    "stretto.planner.running.run_request": {"Message": "PromptMessage"},
     "stretto.planner.workload": {
         name: f"stretto.planner.drawn_calls:{name}" for name in ("ModelCalls", "calls_together")
     },
-    "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
-    "stretto.planner.running.run_request": {"Message": "PromptMessage"},
+    "stretto.programs.fragment": {"Call": "WaitingCall"},
     "stretto.programs.prompt_text": {"Place": "PromptSlot"},
     "stretto.router.exchange": {"Exchange": "RoutedExchange"},
     "stretto.router.fallback_placement": {"FencedPlacement": "FallbackPlacement"},
@@ -195,26 +202,34 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.runtime.journal.lines": {"Entry": "JournalEntry"},
     "stretto.runtime.running_queries": {"Pace": "CompletionRate"},
     "stretto.runtime.worker": {"Job": "InstanceJob"},
+    "stretto.sched.queries.gathering": {"gather": "gather_inputs"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
+    "stretto.sched.queries.splicing": {"Links": "ValueLinks"},
     "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
     "stretto.schema.fields": {
         "Problem": "stretto.schema.typed:ValueProblem",
         "FieldProblem": "stretto.schema.typed:ValueProblem",
     },
+    "stretto.service.apps.inputs": {"Upload": "UnparsedDocument"},
     "stretto.service.apps.multipart": {"Part": "BodyPart"},
+    "stretto.service.bodies": {"read_json": "untyped_json"},
+    "stretto.service.places": {"Place": "LastInstance", "Places": "LastInstances"},
     "stretto.service.refusals": {
         name: f"stretto.http.refusals:{name}"
         for name in ("NotAllowed", "over_limit", "too_large", "too_slow")
     },
-    "stretto.service.places": {"Place": "LastInstance", "Places": "LastInstances"},
     "stretto.service.request": {"Request": "ServiceRequest"},
+    "stretto.sim.replay": {"WhatIf": "ReplayChanges"},
     "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
     "stretto.trace.agents.sharing": {"Shared": "SharedParts"},
     "stretto.trace.analysis.requests": {"Request": "AnalysedRequest"},
     "stretto.trace.recorder": {"Part": "SpanPart"},
+    "stretto.transforms.json_text": {"read_json": "json_of_text"},
+    "stretto.transforms.lists": {"join": "join_items"},
     "stretto.wire.answers": {"Answer": "ModelAnswer", "Choice": "AnswerChoice"},
+    "stretto.wire.kv_frames": {"read_batch": "decode_kv_batch"},
     "stretto.wire.requests": {"Message": "ChatMessage"},
 }
 """The new names of what was renamed in modules that were moved, by new module and old name. They are written

@@ -29,7 +29,7 @@ from stretto.sched.orders import ORDERS
 from stretto.sched.orders.arrival import PerInvocation
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Take
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.replay import WhatIf, replay_engines
+from stretto.sim.replay import ReplayChanges, replay_engines
 from stretto.trace.drawing import draw_graph
 from stretto.trace.html import trace_page
 from stretto.trace.recorder import Recorder
@@ -269,8 +269,8 @@ def test_an_own_op_is_drawn_recorded_and_read_back(tmp_path: Path) -> None:
     record.close()
     run = read_run(path, own)
     assert run.graphs[0].graph == egraph.graph
-    assert replay_engines(run, WhatIf(policy="own"), own)[0].engine.policy == "own"
+    assert replay_engines(run, ReplayChanges(policy="own"), own)[0].engine.policy == "own"
     with pytest.raises(ConfigError, match="there is no policy 'own'"):
-        replay_engines(run, WhatIf(policy="own"))
+        replay_engines(run, ReplayChanges(policy="own"))
     with pytest.raises(UserError, match="line 1: there is no policy 'own'; there are programs_first"):
         read_run(path)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stretto.cluster.kept_free import KeptFree, Rooms
+from stretto.cluster.kept_free import KeptFree, RoomPerInstance
 from stretto.cluster.offline_room import OfflineRoom
 from stretto.costs.learned_steps import LearnedSteps
 from stretto.model.profile import Profile
@@ -37,7 +37,7 @@ class FixedUse(KeptFree):
         super().__init__()
         self._number = number
 
-    def num_used(self, number: int, rooms: Rooms, steps: LearnedSteps, now_s: float) -> int:
+    def num_used(self, number: int, rooms: RoomPerInstance, steps: LearnedSteps, now_s: float) -> int:
         """Return that number."""
         return min(number, self._number)
 

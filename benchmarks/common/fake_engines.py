@@ -7,10 +7,12 @@ runs of a workflow can be compared value by value. Nothing sleeps, because the d
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 from typing import TypeAlias
 
 from stretto.engines.scripted.engine import ScriptedLLM
@@ -165,16 +167,18 @@ def _collection(task: Task, inputs: Inputs) -> str:
 
 def _chunk(document: Document, tokens: int) -> list[Chunk]:
     """Cut a document into runs of `tokens` words, which never cross sections."""
-    runs = [
-        (section, " ".join(words[start : start + tokens]))
-        for section in document.sections
-        for words in [section.text.split()]
-        for start in range(0, len(words), tokens)
-    ]
+    runs = [(section, run) for section in document.sections for run in _runs_of_words(section.text, tokens)]
     return [
         Chunk(document.source, index, text, section.title, section.page, document.sha256, len(runs))
         for index, (section, text) in enumerate(runs)
     ]
+
+
+def _runs_of_words(text: str, num: int) -> Iterator[str]:
+    """Yield runs of `num` words; the words of a long text are never held all at once."""
+    words = (found.group() for found in re.finditer(r"\S+", text))
+    while run := " ".join(islice(words, num)):
+        yield run
 
 
 @lru_cache(_NUM_KEPT)

@@ -13,17 +13,17 @@ from benchmarks.fleet.runs import Arena, Scene
 from benchmarks.fleet.servers import RunningFleet
 from benchmarks.fleet.tables import FAULTS
 from benchmarks.report import Row, Value
-from stretto.emulate.faults import Fault
+from stretto.emulate.faults import ServerFault
 from stretto.trace.summary import quantile
 
 _AFTER_S = 2.0
 _AWAY_S = 3.0
 
-SCENARIOS: Mapping[str, tuple[tuple[int, Fault], ...]] = {
+SCENARIOS: Mapping[str, tuple[tuple[int, ServerFault], ...]] = {
     "no fault": (),
-    "killed in mid-stream": ((0, Fault("die", _AFTER_S)),),
-    "restarted empty": ((0, Fault("restart", _AFTER_S, _AWAY_S)),),
-    "slowed 5 times": ((0, Fault("slow", _AFTER_S, factor=5.0)),),
+    "killed in mid-stream": ((0, ServerFault("die", _AFTER_S)),),
+    "restarted empty": ((0, ServerFault("restart", _AFTER_S, _AWAY_S)),),
+    "slowed 5 times": ((0, ServerFault("slow", _AFTER_S, factor=5.0)),),
 }
 """Faults of LLM servers by name. Their seconds are emulated ones."""
 

@@ -15,7 +15,7 @@ from benchmarks.fleet.measures import Ran
 from benchmarks.fleet.questions import Corpus, poisson_gaps_s, queries
 from benchmarks.fleet.servers import RunningFleet
 from benchmarks.fleet.work import Asked, Work, read_done
-from stretto.emulate.faults import Fault
+from stretto.emulate.faults import ServerFault
 from stretto.model.errors import EngineFailure
 
 _PATIENCE_S = 900.0
@@ -80,7 +80,9 @@ class Arena:
     cells: Cells
     speed: float
 
-    def run(self, contestant: Contestant, scene: Scene, faults: tuple[tuple[int, Fault], ...] = ()) -> Ran:
+    def run(
+        self, contestant: Contestant, scene: Scene, faults: tuple[tuple[int, ServerFault], ...] = ()
+    ) -> Ran:
         """Return the run of a contestant, which is run unless it is stored.
 
         Args:
@@ -115,7 +117,7 @@ class Arena:
         contestant: Contestant,
         scene: Scene,
         asked: tuple[Asked, ...],
-        faults: tuple[tuple[int, Fault], ...],
+        faults: tuple[tuple[int, ServerFault], ...],
     ) -> Mapping[str, Any]:
         with contestant.started(self._work(contestant, scene, asked), _PATIENCE_S) as work_off:
             self.fleet.empty_caches()
@@ -156,6 +158,6 @@ def lengths_file(folder: Path) -> Path:
     return path
 
 
-def _in_real_seconds(fault: Fault, speed: float) -> Fault:
+def _in_real_seconds(fault: ServerFault, speed: float) -> ServerFault:
     for_s = None if fault.for_s is None else fault.for_s / speed
     return replace(fault, after_s=fault.after_s / speed, for_s=for_s)

@@ -17,7 +17,7 @@ import httpx
 
 from benchmarks.fleet.layout import Layout
 from benchmarks.fleet.work import ServerUrls
-from stretto.emulate.faults import Fault
+from stretto.emulate.faults import ServerFault
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.server_process.kept import KeptProcess
 from stretto.model.errors import EngineTimeout, EngineUnavailable
@@ -68,7 +68,7 @@ class RunningFleet:
         found = {sample.name: sample.value for sample in read_samples(text, _TOTALS)}
         return Lag(*(found[name] for name in _TOTALS))
 
-    def request(self, server: int, fault: Fault) -> None:
+    def request(self, server: int, fault: ServerFault) -> None:
         """Let a fault happen to one of the LLM servers. Its seconds are real ones."""
         url = f"{self.urls.llm[server]}/emulator/faults"
         self._http.post(url, json=fault.to_json()).raise_for_status()

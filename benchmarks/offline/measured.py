@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.offline.idle import IdleWatch
-from stretto.costs.length_belief import interval
+from stretto.costs.length_belief import likely_interval
 from stretto.model.errors import InternalError
 from stretto.planner.application import Application
 from stretto.planner.running.replanner import Replanner
@@ -86,7 +86,7 @@ def run_measured(work: Work, replanner: Replanner, make: MakeReplica, folder: Pa
         raise InternalError(f"{work.name}: {outcome.num_failed} requests failed, see {job.failures}")
     planned_at_s, seconds = predictions[0]
     took_s = ended_s - planned_at_s
-    low_s, high_s = interval(seconds)
+    low_s, high_s = likely_interval(seconds)
     num_devices = replanner.machine.num_devices
     return Measured(
         sum(seconds) / len(seconds),

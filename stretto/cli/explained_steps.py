@@ -33,7 +33,7 @@ def changes_text(changes: Sequence[tuple[str, str, str]]) -> str:
     return text + (f"nothing to do for {', '.join(idle)}\n" if idle else "")
 
 
-def change_text(before: Graph, after: Graph) -> str:
+def pass_changes(before: Graph, after: Graph) -> str:
     """Say which steps a pass has added, taken out and changed, and how many orders it has dropped."""
     old, new = before.by_name, after.by_name
     parts = _named("added", [name for name in new if name not in old])

@@ -19,7 +19,7 @@ from stretto.apps.vocabulary import DEFAULT
 from stretto.cli import parsing
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import assemble
-from stretto.cli.explained_steps import change_text, changes_text, steps_text
+from stretto.cli.explained_steps import changes_text, pass_changes, steps_text
 from stretto.cli.learned_rows import learned_text
 from stretto.cli.names import SEARCH
 from stretto.cli.options import EngineOptions
@@ -101,7 +101,7 @@ class Explained:
     def short_text(self) -> str:
         """Return which step runs after which, and what each pass has changed."""
         rows = [
-            (name, change_text(before, after), "" if verdict is None else verdict.reason)
+            (name, pass_changes(before, after), "" if verdict is None else verdict.reason)
             for name, before, after, verdict in self.changes()
         ]
         return f"{steps_text(self.e_graph)}\n{changes_text(rows)}"

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stretto.costs.length_belief import interval
+from stretto.costs.length_belief import likely_interval
 from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.gantt import gantt, letters
 from stretto.planner.plan import Plan
@@ -64,7 +64,7 @@ class FoundPlan:
                 for span in self.done.spans
             ],
             "predicted_s": self.predicted_s,
-            "interval_s": interval(self.predicted_s),
+            "interval_s": likely_interval(self.predicted_s),
             "lower_bound_s": self.bound_s,
             "search_s": self.search_s,
         }
@@ -77,7 +77,7 @@ def print_plan(found: FoundPlan) -> None:
     console.print(_table(problem, done))
     for line in gantt(done, problem.models, problem.machine):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    low_s, high_s = interval(predicted_s)
+    low_s, high_s = likely_interval(predicted_s)
     console.print(
         f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s ({low_s:.1f} to {high_s:.1f} s with 90 %, "
         f"from {len(predicted_s)} draws); lower bound: {found.bound_s:.1f} s; "

@@ -16,6 +16,7 @@ POLICIES = (
     "throughput",
     "least_work",
 )
+PLACEMENTS = ("least_seconds", "least_loaded", "round_robin", "e2", "parrot", "stretto")
 CPU = "cpu"
 """Name of this machine's cores, as a machine that is planned for."""
 PLANNERS = ("stretto", "moldable_list", "samullm_greedy", "min_heuristic", "max_heuristic")

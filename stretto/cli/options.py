@@ -181,6 +181,15 @@ Dsn = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.", metavar="NUMBER")]
+Seconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds",
+        help="Most seconds of the search. Then, or on Ctrl-C, the best that was found so far is shown.",
+        metavar="SECONDS",
+        min=0.1,
+    ),
+]
 Otel = Annotated[
     str | None,
     typer.Option(
@@ -189,6 +198,37 @@ Otel = Annotated[
         "by OTLP over HTTP.",
         metavar="URL",
     ),
+]
+TlsCertificate = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-certificate",
+        help="Answer in TLS with the certificate in this PEM file, which is read anew when it changes.",
+        metavar="FILE",
+    ),
+]
+TlsKey = Annotated[
+    str | None,
+    typer.Option("--tls-key", help="PEM file with the private key of this certificate.", metavar="FILE"),
+]
+WorkerCa = Annotated[
+    str | None,
+    typer.Option(
+        "--worker-ca",
+        help="PEM file with the authorities that may have signed the certificates of workers at https://…; "
+        "without it, those that the system trusts.",
+        metavar="FILE",
+    ),
+]
+WorkerCertificate = Annotated[
+    str | None,
+    typer.Option(
+        "--worker-certificate", help="PEM file with a certificate that workers are shown.", metavar="FILE"
+    ),
+]
+WorkerKey = Annotated[
+    str | None,
+    typer.Option("--worker-key", help="PEM file with the private key of this certificate.", metavar="FILE"),
 ]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen at.")]
 Port = Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")]

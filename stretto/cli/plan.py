@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +15,7 @@ import typer
 
 from stretto.cli import options, parsing
 from stretto.cli.names import CPU, PLANNERS, WEIGHTS
+from stretto.cli.time_limit import limited
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.model.nearest_name import nearest_name
 
@@ -62,15 +60,7 @@ class PlanOptions:
     no_preemption: Annotated[
         bool, typer.Option("--no-preemption", help="Never end a replica that still has calls.")
     ] = False
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds",
-            help="Most seconds of the search. Then, or on Ctrl-C, the best plan so far is taken.",
-            metavar="SECONDS",
-            min=0.1,
-        ),
-    ] = None
+    seconds: options.Seconds = None
     graph: Annotated[
         bool, typer.Option("--graph", help="Print the graph of models only, and plan nothing.")
     ] = False
@@ -170,7 +160,7 @@ def _found(problem: Problem, by: str, first: Plan, seconds: float | None) -> Pla
 
     found = first
     try:
-        with _limited(seconds):
+        with limited(seconds):
             times = RunTimes(problem)
             plans = improving(times) if by == "stretto" else (make(times) for make in [PLANNERS[by]])
             for plan in plans:
@@ -178,25 +168,6 @@ def _found(problem: Problem, by: str, first: Plan, seconds: float | None) -> Pla
     except (KeyboardInterrupt, TimeoutError):
         print("the search was ended; the best plan so far is shown", file=sys.stderr)
     return found
-
-
-@contextmanager
-def _limited(seconds: float | None) -> Iterator[None]:
-    """Raise TimeoutError after some seconds, if any are given."""
-    if seconds is None:
-        yield
-        return
-
-    def end(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _machine(application: Application, text: str) -> PlanMachine:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretto.cli import options
-from stretto.cli.names import DEVICE, MODEL
+from stretto.cli.names import DEVICE, MODEL, PLACEMENTS, POLICIES
 from stretto.cli.terminal import shown
 from stretto.model.errors import UserError
 
@@ -47,7 +47,11 @@ class ReplayOptions:
     ] = ()
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="Simulate this batching policy for all engines.", metavar="NAME"),
+        typer.Option(
+            "--policy",
+            help=f"Simulate this batching policy for all engines: {', '.join(POLICIES)}.",
+            metavar="NAME",
+        ),
     ] = None
     passes: Annotated[
         str | None,
@@ -78,7 +82,8 @@ class ReplayOptions:
         str | None,
         typer.Option(
             "--placement",
-            help="Placement policy that chooses the instance of each request of a trace of agents.",
+            help="Placement policy that chooses the instance of each request of a trace of agents: "
+            f"{', '.join(PLACEMENTS)}.",
             metavar="NAME",
         ),
     ] = None
@@ -92,7 +97,7 @@ def replay_run(given: ReplayOptions) -> None:
     ended, plus its think or tool time.
     """
     from stretto.cli.agent_replay import is_agent_trace, replay_agents
-    from stretto.sim.replay import WhatIf, replay
+    from stretto.sim.replay import ReplayChanges, replay
     from stretto.trace.recorded_run import NOT_REPEATED
     from stretto.trace.run_reading import read_run
 
@@ -102,11 +107,11 @@ def replay_run(given: ReplayOptions) -> None:
         chosen = (given.policy, given.model, given.device, given.placement)
         replay_agents(given.file, _numbers(given.instances), *chosen, as_json=given.as_json)
         return
+    change = ReplayChanges(_numbers(given.instances) or None, given.policy, given.passes)
+    run = read_run(given.file)
     for option in ("model", "device", "placement"):
         if getattr(given, option) is not None:
-            raise UserError(f"--{option} is for traces of agents; {given.file} is none")
-    change = WhatIf(_numbers(given.instances) or None, given.policy, given.passes)
-    run = read_run(given.file)
+            raise UserError(f"--{option} is for traces of agents; {given.file} is a recorded run of apps")
     if run.not_repeated:
         left_out = " and ".join(NOT_REPEATED[kind] for kind in run.not_repeated)
         print(f"the run had {left_out}, which the simulation leaves out", file=sys.stderr)

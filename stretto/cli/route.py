@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stretto.cli import options
+from stretto.cli.names import PLACEMENTS
 from stretto.cli.terminal import say
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
@@ -39,7 +40,11 @@ class RouteOptions:
     ] = ()
     placement: Annotated[
         str | None,
-        typer.Option("--placement", help="Policy that chooses the worker of a request.", metavar="NAME"),
+        typer.Option(
+            "--placement",
+            help=f"Policy that chooses the worker of a request: {', '.join(PLACEMENTS)}. Default: stretto.",
+            metavar="NAME",
+        ),
     ] = None
     snapshot: Annotated[
         str | None,
@@ -59,6 +64,11 @@ class RouteOptions:
         ),
     ] = None
     otel: options.Otel = None
+    tls_certificate: options.TlsCertificate = None
+    tls_key: options.TlsKey = None
+    worker_ca: options.WorkerCa = None
+    worker_certificate: options.WorkerCertificate = None
+    worker_key: options.WorkerKey = None
     host: options.Host = None
     port: options.Port = None
     record: Annotated[
@@ -73,6 +83,7 @@ class RouteOptions:
 
 def route(given: RouteOptions) -> None:
     """Run a router before servers that speak OpenAI's API, such as vLLM or SGLang."""
+    from stretto.cli.tls import with_tls, with_worker_tls
     from stretto.cli.watching import watch_of
 
     with imports_of("route", "the router"):
@@ -86,6 +97,8 @@ def route(given: RouteOptions) -> None:
     settings = replace(settings, alias=(*settings.alias, *map(read_alias, given.aliases)))
     values: dict[str, Any] = {name: getattr(given, name) for name in _OF_THE_FILE}
     settings = replace(settings, **{name: value for name, value in values.items() if value is not None})
+    settings = with_tls(settings, given.tls_certificate, given.tls_key)
+    settings = with_worker_tls(settings, given.worker_ca, given.worker_certificate, given.worker_key)
     if not settings.worker:
         raise UserError("give the servers with --worker URL, or in the file of --config")
     run_router(settings, given.record, say, watch_of(given.otel))

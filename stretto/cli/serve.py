@@ -100,6 +100,11 @@ class ServeOptions:
             metavar="DIR",
         ),
     ] = None
+    tls_certificate: options.TlsCertificate = None
+    tls_key: options.TlsKey = None
+    worker_ca: options.WorkerCa = None
+    worker_certificate: options.WorkerCertificate = None
+    worker_key: options.WorkerKey = None
     host: options.Host = None
     port: options.Port = None
 
@@ -149,7 +154,10 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
     apps = load_apps(given.app, small_llm=has_small_llm)
     machine, described = (None, ()) if tables is None else deployed(tables)
     watch = watch_of(given.otel)
-    pool = pool_of(given.worker, tables, config, say, given.model, watch)
+    worker_tls = given.worker_ca, given.worker_certificate, given.worker_key
+    pool = pool_of(given.worker, tables, config, say, given.model, watch, worker_tls)
+    if pool is None and any(worker_tls):
+        raise UserError("--worker-ca, --worker-certificate, --worker-key: have no use without workers")
     if pool is None:
         deployments = with_usual_engines(described, given.llm, given.api, given.tokenizer, given.model)
     else:
@@ -180,6 +188,7 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
 
 def _config(given: ServeOptions, tables: Tables | None) -> ServiceConfig:
     """Return the settings of the service: those of its file, with the options' address and port."""
+    from stretto.cli.tls import with_tls
     from stretto.service.api_keys import is_hash
     from stretto.service.config import read_service_config
 
@@ -187,7 +196,8 @@ def _config(given: ServeOptions, tables: Tables | None) -> ServiceConfig:
     if plain := [one.name for one in config.tenant if not all(map(is_hash, one.keys))]:
         say(f"keys of {', '.join(plain)} stand in plain text: put hashes there, which `stretto keys` writes")
     values: dict[str, Any] = {"host": given.host, "port": given.port}
-    return replace(config, **{name: value for name, value in values.items() if value is not None})
+    config = replace(config, **{name: value for name, value in values.items() if value is not None})
+    return with_tls(config, given.tls_certificate, given.tls_key)
 
 
 def _beside(
@@ -198,8 +208,9 @@ def _beside(
     """
     from stretto.planner.plan_files import read_application
     from stretto.planner.running.batch_lines import read_batch_application
-    from stretto.planner.running.offline_job import OfflineJob, run_beside
+    from stretto.planner.running.offline_job import run_beside
     from stretto.planner.running.requests import read_run_requests
+    from stretto.planner.running.unplanned_run import OfflineJob
 
     if app is None:
         application, store = read_batch_application(requests)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from stretto.service.pool.pool import WorkerPool
 
 _LLM = "llm"
+_ENOUGH = 1_000_000
+_PATIENCE_S = 900.0
+"""Seconds that a request of a run waits for a server, such as one that is started again."""
+_ANSWER_S = 3600.0
+"""Longest silence of a server that a run waits for: answers come whole."""
 
 
 def pool_of(
@@ -26,6 +31,9 @@ def pool_of(
     say: Callable[[str], None],
     model: str | None,
     watch: Watch | None = None,
+    worker_tls: tuple[str | None, str | None, str | None] = (None, None, None),
+    *,
+    is_patient: bool = False,
 ) -> WorkerPool | None:
     """Return the workers of a service; None if it has none.
 
@@ -33,20 +41,35 @@ def pool_of(
         urls: URLs of workers besides those of the file.
         model: name of the model that the engine "llm" asks them for.
         watch: observer of all requests; None for one of the pool's own.
+        worker_tls: files with authorities of workers' certificates, a certificate that they are shown, and
+            its key, in place of those of the file.
+        is_patient: whether requests wait as a run lets them, in place of as clients do.
 
     Raises:
-        ConfigError: the table `[router]` has unknown keys or values, or a URL cannot be used.
+        ConfigError: the table `[router]` has unknown keys or values, or a URL or file cannot be used.
     """
     row = None if tables is None else tables.one("router")
     if not urls and row is None:
         return None
     with imports_of("service", "--worker"):
+        from stretto.cli.tls import with_worker_tls
         from stretto.router.config import RouterConfig, WorkerConfig
         from stretto.service.pool.pool import WorkerPool
     config = RouterConfig() if row is None else row.build(RouterConfig)
     config = replace(config, worker=(*config.worker, *(WorkerConfig(url=url) for url in urls)))
     if not config.worker:
         return None
+    if config.tls is not None:
+        raise ConfigError("[router] has tls, but its clients are those of the service: put it into [service]")
+    config = with_worker_tls(config, *worker_tls)
+    if is_patient:
+        config = replace(
+            config,
+            max_waiting=_ENOUGH,
+            max_wait_s=_PATIENCE_S,
+            first_byte_timeout_s=_ANSWER_S,
+            idle_timeout_s=_ANSWER_S,
+        )
     return WorkerPool(config, service, say, model, _LLM, watch)
 
 

@@ -11,11 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from stretto.cli.progress import spinner
+from stretto.cli.time_limit import limited
 from stretto.engines.processor import num_cores
 from stretto.sizing.answer import Answer, Served, answers
 from stretto.sizing.load import Load
 from stretto.sizing.processes import in_processes
-from stretto.sizing.report import UNITS, broken_text, change_text, notes, sentence, spread
+from stretto.sizing.report import UNITS, broken_text, change_text, notes, sentence, so_far, spread
 from stretto.sizing.servers import Server
 from stretto.sizing.study import Study, shown_amount, shown_load
 
@@ -27,21 +28,28 @@ def searched(
     prices: Sequence[float] | None,
     *,
     with_variants: bool,
+    seconds: float | None = None,
 ) -> tuple[Answer, bool]:
-    """Return the answer, and whether it is whole: Ctrl-C ends the search, and keeps what is known."""
+    """Return the answer, and whether it is whole: Ctrl-C and the end of the seconds end the search, and keep
+    what is known.
+    """
     answer = Answer(study.objectives, wanted=wanted)
     try:
-        with spinner(Console(stderr=True, emoji=False)) as progress:
+        with limited(seconds), spinner(Console(stderr=True, emoji=False)) as progress:
             task = progress.add_task("simulating", total=None)
 
             def note(text: str) -> None:
-                progress.update(task, description=escape(text))
+                known = so_far(answer)
+                progress.update(task, description=escape(f"{known}; {text}" if known else text))
 
             with in_processes(replace(study, note=note), num_cores()) as told:
                 for found in answers(told, servers, wanted, prices, with_variants=with_variants):
                     answer = found
     except KeyboardInterrupt:
         print("interrupted; this is known so far:", file=sys.stderr)
+        return answer, False
+    except TimeoutError:
+        print(f"after {seconds} s; this is known so far:", file=sys.stderr)
         return answer, False
     return answer, True
 
@@ -53,7 +61,7 @@ def print_answer(study: Study, answer: Answer, servers: Sequence[Server]) -> Non
     if answer.alone:
         console.print()
         console.print(_servers_table(study, answer))
-    if answer.fewest:
+    if answer.fleets.fewest or answer.fleets.best:
         console.print()
         console.print(_fleets_table(answer))
     if answer.what_ifs:
@@ -64,7 +72,7 @@ def print_answer(study: Study, answer: Answer, servers: Sequence[Server]) -> Non
     for one in (*answer.alone, *([answer.best] if answer.best is not None else [])):
         if (known := len(one.capacity.levels)) < one.num_draws:
             console.print(f"{one.fleet.name}: {known} of {one.num_draws} draws", highlight=False)
-    for line in notes(study, servers):
+    for line in notes(study, answer, servers):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -88,9 +96,8 @@ def _servers_table(study: Study, answer: Answer) -> Table:
 
 def _fleets_table(answer: Answer) -> Table:
     assert answer.wanted is not None
-    rows = {fleet.name: price for fleet, price in answer.fewest}
-    if answer.best is not None:
-        rows.setdefault(answer.best.fleet.name, answer.best.price)
+    best = answer.fleets.best
+    rows = {fleet.name: price for fleet, price in (*answer.fleets.fewest, *([best] if best else []))}
     has_prices = any(price is not None for price in rows.values())
     table = Table(
         f"fleets for {shown_load(answer.wanted)}",
@@ -100,7 +107,7 @@ def _fleets_table(answer: Answer) -> Table:
         pad_edge=False,
     )
     for name, price in sorted(rows.items(), key=lambda row: row[1] or 0.0):
-        is_best = answer.best is not None and name == answer.best.fleet.name
+        is_best = best is not None and name == best[0].name
         shown = [f"{price:.2f}"] if price is not None else ([""] if has_prices else [])
         table.add_row(name, *shown, "cheapest" if is_best and has_prices else "")
     return table

@@ -24,7 +24,7 @@ _MOST_FILLED = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
+class RoomPerInstance:
     """What the instances have room for, each: requests and tokens."""
 
     num_slots: int
@@ -59,7 +59,7 @@ class KeptFree:
         self._num_running -= 1
         self._running_tokens -= num_tokens
 
-    def num_used(self, number: int, rooms: Rooms, steps: LearnedSteps, now_s: float) -> int:
+    def num_used(self, number: int, rooms: RoomPerInstance, steps: LearnedSteps, now_s: float) -> int:
         """Return how many of so many alike instances the requests go to."""
         self._advance(now_s)
         used = min(number, self._num_used)
@@ -70,7 +70,7 @@ class KeptFree:
         self._num_used, self.longer = used, self._longer(used, number, rooms, steps) if used < number else 0.0
         return used
 
-    def _longer(self, num_used: int, number: int, rooms: Rooms, steps: LearnedSteps) -> float:
+    def _longer(self, num_used: int, number: int, rooms: RoomPerInstance, steps: LearnedSteps) -> float:
         """Return the part by which requests are longer at some instances than at all; infinite if these have
         no room.
         """

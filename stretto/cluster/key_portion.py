@@ -11,7 +11,7 @@ from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PlacementRequest
 from stretto.cluster.prefix_hashes import pack_hashes
-from stretto.cluster.prefix_index import Held, PrefixIndex
+from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
 from stretto.model.record import record
 
 
@@ -30,7 +30,7 @@ class KeyPortion:
     holders: Collection[InstanceId]
 
 
-def key_portion(index: PrefixIndex, request: PlacementRequest, held: Held) -> KeyPortion | None:
+def key_portion(index: PrefixIndex, request: PlacementRequest, held: HeldTokens) -> KeyPortion | None:
     """Return the key portion of a prompt of which `held` is held; None if less is held than missing.
 
     Where instances report their caches, the whole held prefix counts as one part.

@@ -48,7 +48,7 @@ _MAX_HOLDERS = 16
 _GROWTH = 1.02
 
 
-class Held:
+class HeldTokens:
     """The numbers of tokens of one prompt that the instances hold.
 
     Attributes:
@@ -167,7 +167,7 @@ class PrefixIndex:
         member = self._members.get(instance)
         return member is not None and 0 < member.cache_tokens < math.inf
 
-    def held(self, request: PlacementRequest) -> Held:
+    def held(self, request: PlacementRequest) -> HeldTokens:
         """Return what instances hold of a request's prompt."""
         tokens: dict[InstanceId, int] = {}
         looked_up: list[tuple[str, PrefixTree, bytes]] = []
@@ -199,9 +199,9 @@ class PrefixIndex:
         for instance, hinted in request.hints.items():
             tokens[instance] = min(max(hinted, tokens.get(instance, 0)), request.num_tokens)
         if is_complete:
-            return Held(tokens)
+            return HeldTokens(tokens)
         levels = {space: tree.levels(data) for space, tree, data in looked_up}
-        return Held(tokens, lambda view: self._num_held(request, levels, view))
+        return HeldTokens(tokens, lambda view: self._num_held(request, levels, view))
 
     def held_by(self, instance: InstanceId, request: PlacementRequest) -> int:
         """Return how many tokens an instance held of a request that runs or waits there, when it came."""

@@ -27,7 +27,7 @@ def is_suspicious(error: StrettoError, *, others_serve: bool) -> bool:
     )
 
 
-def rest_s(error: StrettoError) -> float:
+def asked_rest_s(error: StrettoError) -> float:
     """Return the seconds for which a server is left alone that has failed: as long as it has asked for, at
     most `MAX_REST_S`.
     """

@@ -28,7 +28,7 @@ from stretto.cluster.placement import (
     PlacementRequest,
     Unbound,
 )
-from stretto.cluster.prefix_index import Held, PrefixIndex
+from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
 
 _COMPARED = 32
 """Number of instances up to which all are compared. Of more, only those that hold most of the prompt and the
@@ -78,7 +78,7 @@ class ScoredPlacement(Placement):
         return self.best(request, options, held, now_s)
 
     def best(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> Choice:
         """Return the best of some instances, of which there is at least one."""
         self.prepare(request, options, held, now_s)
@@ -104,7 +104,7 @@ class ScoredPlacement(Placement):
         return Choice(chosen.id, chosen_tokens, named, self.reason(request, chosen_tokens))
 
     def prepare(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> None:
         """Compute what the terms of all instances need, before `terms` is called for each. Does nothing by
         default.
@@ -177,7 +177,7 @@ def num_requests(view: InstanceView) -> int:
 
 
 def hosts_of(
-    request: PlacementRequest, instances: InstanceTable, held: Held, now_s: float
+    request: PlacementRequest, instances: InstanceTable, held: HeldTokens, now_s: float
 ) -> Sequence[InstanceView]:
     """Return the instances to compare for a request: of a small fleet all that serve and could run it, of a
     large one the least loaded and those that hold most of it.

@@ -74,7 +74,7 @@ class LengthBelief:
         return output_lengths(dict(zip(self.lengths.lengths, drawn.tolist(), strict=True)))
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def likely_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the interval that holds another such value with a probability of 90 %.
 
     The logarithms of the positive values are taken to be normal; a single value has no spread.

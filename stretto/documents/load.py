@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from stretto.model.errors import DocumentError
 from stretto.model.values import Document
 
 DEFAULT_LIMITS = ParseLimits()
+_log = logging.getLogger(__name__)
 _KNOWN = ", ".join(PARSERS)
 _MAX_NAMED = 10
 
@@ -25,7 +27,7 @@ def load_documents(
     max_bytes: int = 50_000_000,
     on_document: Callable[[str], None] | None = None,
     on_bad: Callable[[DocumentError], None] | None = None,
-    on_left_out: Callable[[DocumentError], None] = lambda error: None,
+    on_left_out: Callable[[DocumentError], None] = lambda error: _log.warning("%s", error.message),
     limits: ParseLimits = DEFAULT_LIMITS,
 ) -> list[Document]:
     """Read and parse the files at these paths, and all files in these directories, into documents.
@@ -42,6 +44,7 @@ def load_documents(
             first such error instead.
         on_left_out: called with an error for each directory that names its files with an unknown suffix, and
             with one for each document of which pages are not read, because they are scans. It may raise it.
+            Without it, they are logged as warnings.
 
     Raises:
         DocumentError: a path is missing, or a folder has no documents, or no file is left, or a file cannot

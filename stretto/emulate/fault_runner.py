@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from stretto.emulate.app import CONTROL, HandlerTable
-from stretto.emulate.faults import Fault, read_fault
+from stretto.emulate.faults import ServerFault, read_fault
 from stretto.emulate.gate import Gate
 from stretto.http.request import HttpRequest
 from stretto.wire.fields import read_body
@@ -43,8 +43,8 @@ class FaultRunner:
     def __init__(self, server: Failing, gate: Gate) -> None:
         self._server = server
         self._gate = gate
-        self._tasks: dict[asyncio.Task[None], Fault] = {}
-        self._active: list[Fault] = []
+        self._tasks: dict[asyncio.Task[None], ServerFault] = {}
+        self._active: list[ServerFault] = []
         path = f"{CONTROL[1:]}faults"
         self.table: HandlerTable = {
             ("GET", path): self._tell,
@@ -52,7 +52,7 @@ class FaultRunner:
             ("DELETE", path): self._drop,
         }
 
-    def request(self, fault: Fault) -> None:
+    def request(self, fault: ServerFault) -> None:
         """Let a fault happen at its time."""
         task = asyncio.get_running_loop().create_task(self._happen(fault))
         self._tasks[task] = fault
@@ -62,7 +62,7 @@ class FaultRunner:
         """End all faults."""
         await _cancel(list(self._tasks))
 
-    async def _happen(self, fault: Fault) -> None:
+    async def _happen(self, fault: ServerFault) -> None:
         await asyncio.sleep(fault.after_s)
         self._active.append(fault)
         try:
@@ -81,7 +81,7 @@ class FaultRunner:
                 if other.kind not in ("die", "restart"):
                     self._begin(other)  # what has ended may have been of the same kind
 
-    def _begin(self, fault: Fault) -> None:
+    def _begin(self, fault: ServerFault) -> None:
         match fault.kind:
             case "slow":
                 self._server.slow_down(fault.factor)
@@ -94,7 +94,7 @@ class FaultRunner:
             case "late_events" | "lost_events":
                 self._disturb_events()
 
-    def _end(self, fault: Fault) -> None:
+    def _end(self, fault: ServerFault) -> None:
         match fault.kind:
             case "slow":
                 self._server.slow_down(1.0)

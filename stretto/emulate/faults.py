@@ -27,7 +27,7 @@ FaultKind: TypeAlias = Literal["slow", "hang", "refuse", "die", "restart", "late
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ServerFault:
     """One fault of one emulated server.
 
     Attributes:
@@ -53,7 +53,7 @@ class Fault:
         return {name: value for name, value in values.items() if value != _DEFAULTS.get(name)}
 
 
-_DEFAULTS = {field.name: field.default for field in fields(Fault)}
+_DEFAULTS = {field.name: field.default for field in fields(ServerFault)}
 _MOST = 1e9
 """Largest number of seconds, and largest factor: times beyond cannot be planned."""
 _READERS: Mapping[str, Reader[Any]] = {
@@ -66,7 +66,7 @@ _READERS: Mapping[str, Reader[Any]] = {
 }
 
 
-def read_fault(body: Mapping[str, Any]) -> Fault:
+def read_fault(body: Mapping[str, Any]) -> ServerFault:
     """Read a fault from JSON. Raises RequestRefused if a field is unknown or its value cannot be used."""
     sent = Fields(body)
     kind = sent.take("kind", text, "")
@@ -75,10 +75,10 @@ def read_fault(body: Mapping[str, Any]) -> Fault:
     values = {name: sent.take(name, read, _DEFAULTS[name]) for name, read in _READERS.items()}
     if left := sent.left():
         raise unacceptable(next(iter(left)), f"a fault has no {next(iter(left))!r}.")
-    return Fault(kind, **values)  # type: ignore[arg-type]
+    return ServerFault(kind, **values)  # type: ignore[arg-type]
 
 
-def parse_fault(option: str) -> tuple[int, Fault]:
+def parse_fault(option: str) -> tuple[int, ServerFault]:
     """Read an option such as "replica=0,kind=slow,factor=5,after_s=10"; return the replica and its fault.
 
     Raises:

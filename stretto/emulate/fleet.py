@@ -10,7 +10,7 @@ from typing import Literal
 from stretto.cluster.machine import Machine, Placed, check_free
 from stretto.costs.known_costs import NO_COSTS, batch_device, llm_device
 from stretto.costs.presets import Preset, all_presets
-from stretto.emulate.faults import Fault
+from stretto.emulate.faults import ServerFault
 from stretto.emulate.llm_plan import LLMPlan, PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.http.client.address import check_port
@@ -53,7 +53,7 @@ class PlannedServer:
     dialect: Literal["vllm", "sglang"] = "vllm"
     kv_events: str | None = None
     is_asleep: bool = False
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ServerFault, ...] = ()
 
     @property
     def text(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from stretto.emulate.faults import Fault
+from stretto.emulate.faults import ServerFault
 
 Kind: TypeAlias = Literal["llm", "embedding", "reranking"]
 
@@ -67,4 +67,4 @@ class WantedFleet:
     host: str = "127.0.0.1"
     port: int = 8001
     speed: float = 1.0
-    faults: tuple[tuple[int, Fault], ...] = ()
+    faults: tuple[tuple[int, ServerFault], ...] = ()

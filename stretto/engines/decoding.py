@@ -26,7 +26,7 @@ BASIC = frozenset(
 words of the prompt."""
 
 
-def changed(decode: Decode) -> dict[str, object]:
+def changed_settings(decode: Decode) -> dict[str, object]:
     """Return the decoding settings of an LLM task (length, form, sampling) that are not at their defaults, by
     name.
     """
@@ -47,7 +47,7 @@ def refuse_others(decode: Decode, understood: Collection[str], engine: str) -> N
     Raises:
         ConfigError: another setting is not at its default.
     """
-    if others := [name for name in changed(decode) if name not in understood]:
+    if others := [name for name in changed_settings(decode) if name not in understood]:
         raise ConfigError(f"{engine} does not know the decoding setting {', '.join(others)}")
 
 

@@ -80,7 +80,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_answer = self._is_last = False
         self._lingers_since_s = math.inf
         self.last_s = self._unread_since_s = monotonic()
-        self.is_local = False
+        self.is_local = self._is_tls = False
 
     @property
     def is_open(self) -> bool:
@@ -190,6 +190,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = self._reading.transport = cast("asyncio.Transport", transport)
         self._connections.add(self)
         peer = self._transport.get_extra_info("peername")
+        self._is_tls = self._transport.get_extra_info("sslcontext") is not None
         self.is_local = bool(peer) and peer[0] in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -216,8 +217,8 @@ class ClientConnection(asyncio.Protocol):
         A client that has closed its connection looks the same, until it refuses what is sent to it.
         """
         self._is_last = self._reading.has_all = True
-        if self._lingers_since_s < math.inf or not self._is_due:
-            return False
+        if self._lingers_since_s < math.inf or not self._is_due or self._is_tls:
+            return False  # a client that ends TLS takes nothing more
         self._probe()
         self._loop.call_later(_LOOK_S, self._look)
         return True
@@ -302,7 +303,8 @@ class ClientConnection(asyncio.Protocol):
         head = answer_head(status, headers, length=len(body), is_chunked=False, keeps_alive=False)
         self.write(head + body)
         self._lingers_since_s = monotonic()
-        self._transport.write_eof()
+        if not self._is_tls:  # which cannot end one half
+            self._transport.write_eof()
         self._loop.call_later(_LINGER_S, self.abort)
 
     def _serve_next(self) -> None:

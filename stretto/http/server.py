@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from time import monotonic
+from typing import Any
 
 from stretto.http.client.address import url_of
 from stretto.http.connection import Application, ClientConnection
@@ -25,6 +27,8 @@ _SILENCE_S = 0.5
 is on its way at the end has as long to come whole, and its client to read that it is refused.
 """
 _STEP_S = 0.02
+_SHUTDOWN_S = 5.0
+"""Seconds that a client may take to end TLS on a connection that is closed."""
 
 
 class HttpServer:
@@ -34,6 +38,7 @@ class HttpServer:
         head_s: seconds that the first line and the headers of a request may take to come.
         unread_s: seconds for which a client may read nothing of what is sent to it.
         idle_s: seconds after which a connection without requests is closed.
+        tls: what handshakes of TLS need; None answers in plain HTTP.
 
     Attributes:
         port: the port; after `listen`, the one that was taken, if any would do.
@@ -48,6 +53,7 @@ class HttpServer:
         head_s: float = _HEAD_S,
         unread_s: float = _UNREAD_S,
         idle_s: float = IDLE_S,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -56,6 +62,7 @@ class HttpServer:
         self._head_s = head_s
         self._unread_s = unread_s
         self._idle_s = idle_s
+        self._tls = tls
         self._sweep_s = min(_SWEEP_S, head_s / 4, unread_s / 4)
         self._sweeping: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
@@ -63,7 +70,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Address of the server."""
-        return url_of(self.host, self.port)
+        return url_of(self.host, self.port, is_tls=self._tls is not None)
 
     @property
     def is_listening(self) -> bool:
@@ -76,7 +83,10 @@ class HttpServer:
         Raises:
             ConfigError: the port cannot be used.
         """
-        where = {"host": self.host, "port": self.port} if bound is None else {"sock": bound}
+        where: dict[str, Any] = {"host": self.host, "port": self.port} if bound is None else {"sock": bound}
+        if self._tls is not None:
+            times_s = {"ssl_handshake_timeout": self._head_s, "ssl_shutdown_timeout": _SHUTDOWN_S}
+            where |= {"ssl": self._tls, **times_s}
         try:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(self.protocol, backlog=_BACKLOG, **where)

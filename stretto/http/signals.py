@@ -15,8 +15,12 @@ REPEATED_S = 3.0
 """Seconds in which a signal that comes again is the same interrupt, sent to a process and to its group."""
 
 
-def run_until_interrupted(server: Coroutine[Any, Any, None]) -> None:
+def run_until_interrupted(
+    server: Coroutine[Any, Any, None], reload: Callable[[], bool] = lambda: False
+) -> None:
     """Run a server on uvloop until it ends; called from the main thread.
+
+    SIGHUP calls `reload`, and is an interrupt if that returns False: there was nothing to read anew.
 
     Each interrupt cancels it: the first one where it waits, a further one where it finishes its work. Signals
     that this process ignores stay ignored. The first signal is raised again at the end, for whoever handled
@@ -26,7 +30,7 @@ def run_until_interrupted(server: Coroutine[Any, Any, None]) -> None:
 
     received: list[int] = []
     try:
-        uvloop.run(_interruptible(server, received))
+        uvloop.run(_interruptible(server, received, reload))
     except asyncio.CancelledError:
         if not received:
             raise
@@ -61,12 +65,16 @@ async def serve_until_interrupted(
         raise
 
 
-async def _interruptible(server: Coroutine[Any, Any, None], received: list[int]) -> None:
+async def _interruptible(
+    server: Coroutine[Any, Any, None], received: list[int], reload: Callable[[], bool]
+) -> None:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "it runs as a task"
     last_s: dict[int, float] = {}
 
     def interrupt(number: int) -> None:
+        if number == signal.SIGHUP and reload():
+            return
         now_s, received_s = loop.time(), last_s.get(number)
         if received_s is None or now_s - received_s >= REPEATED_S:
             last_s[number] = now_s

@@ -41,7 +41,7 @@ def check_name(kind: str, name: str, known: Collection[str], gone: Mapping[str, 
     there_are = f"there are {', '.join(known)}"
     if name in gone:
         raise ConfigError(f"the {kind} {name!r} is gone; the nearest is {gone[name]!r}; {there_are}")
-    raise ConfigError(f"there is no {kind} {name!r}; {there_are}")
+    raise ConfigError(f"there is no {kind} {name!r}{did_you_mean(name, known)}; {there_are}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

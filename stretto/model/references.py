@@ -56,7 +56,7 @@ class Reference:
 _MAY_HOLD = frozenset((Reference, list, tuple))
 
 
-def load(value: object, but: type[ValueMemory] | None = None) -> object:
+def load_references(value: object, but: type[ValueMemory] | None = None) -> object:
     """Return a value with the values themselves in place of references to them, in nested lists too.
 
     A value without references is returned as it is, or as an equal copy. References to sources of the type
@@ -73,22 +73,22 @@ def load(value: object, but: type[ValueMemory] | None = None) -> object:
         assert isinstance(value, list | tuple)
         if _MAY_HOLD.isdisjoint(map(type, value)):
             return value
-        return kind(map(partial(load, but=but), value))
+        return kind(map(partial(load_references, but=but), value))
     return value
 
 
 def load_inputs(inputs: Mapping[str, object], but: type[ValueMemory] | None = None) -> Mapping[str, object]:
     """Return inputs by port with the values themselves in place of references to them.
 
-    The arguments and errors are those of `load`.
+    The arguments and errors are those of `load_references`.
     """
-    return {port: load(value, but) for port, value in inputs.items()}
+    return {port: load_references(value, but) for port, value in inputs.items()}
 
 
 def load_task(task: Task, but: type[ValueMemory] | None = None) -> Task:
     """Return a task with its input values themselves in place of references to them.
 
-    The arguments and errors are those of `load`.
+    The arguments and errors are those of `load_references`.
     """
     if _MAY_HOLD.isdisjoint(map(type, task.inputs.values())):
         return task

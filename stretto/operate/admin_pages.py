@@ -97,10 +97,11 @@ class AdminPages:
         return self._event
 
     def published(self) -> list[Published]:
-        """Return the metrics of programs: by their states, and of faults of their prompts."""
+        """Return the metrics of programs by their states, of faults of prompts, and of certificates."""
         counts = program_gauge(self._watch, self._view(), monotonic())
         programs = [table.PROGRAMS.sample(n, state) for state, n in counts.items()]
-        return [(table.PROGRAMS, programs), *faults_published(self._watch.prompts)]
+        faults = faults_published(self._watch.prompts)
+        return [(table.PROGRAMS, programs), *faults, *self._watch.certificates.published()]
 
 
 def _json(value: object) -> WholeAnswer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto.operate.certificates import Certificates
 from stretto.operate.prefix.guard import PrefixGuard
 from stretto.operate.program_times import ProgramTimes
 from stretto.operate.request_lines import RequestLines
@@ -22,6 +23,7 @@ class Watch:
         programs: where the time of the last programs went.
         prompts: which programs send prompts that change before text that stays.
         traffic: requests of the last minutes, for simulations.
+        certificates: certificates of TLS, which are read anew when their files change.
         observers: all observers, which are to be shown each request.
     """
 
@@ -30,6 +32,7 @@ class Watch:
         self.programs = ProgramTimes()
         self.prompts = PrefixGuard()
         self.traffic = RecentTraffic()
+        self.certificates = Certificates()
         self.spans = spans
         self.observers = Observers([self.metrics, self.programs, self.traffic, RequestLines()])
         if spans is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from stretto.model.errors import UserError
-from stretto.programs.fragment import Call, Work
+from stretto.programs.fragment import WaitingCall, Work
 from stretto.programs.http_calls import HttpCalls
 from stretto.programs.remote_session import RemoteSession
 from stretto.runtime.home_process import HomeProcess
@@ -69,7 +69,7 @@ class AtService:
     def check(self, work: Work) -> None:
         """Do nothing: the service checks what is submitted."""
 
-    def submit(self, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
+    def submit(self, calls: Sequence[WaitingCall], is_set: Callable[[str], bool]) -> None:
         """Submit calls together. One that is refused fails its own variables."""
         assert self._session is not None
         self._session.submit(calls)

@@ -22,7 +22,7 @@ from stretto.model.extras import imports_of
 from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import Failure
 from stretto.programs.connection import Connection, InProcess, ProgramSession
-from stretto.programs.fragment import Call, Work
+from stretto.programs.fragment import WaitingCall, Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked_value
 from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, produced
@@ -55,7 +55,7 @@ class Client:
         self._session: ProgramSession | None = None
         self._lock = threading.Lock()
         self.ledger = Ledger()
-        self._pending: list[Call] = []
+        self._pending: list[WaitingCall] = []
         self._num_holding = 0
         self._running: dict[str, asyncio.Future[None]] = {}
         self._num_readers: Counter[str] = Counter()
@@ -163,7 +163,7 @@ class Client:
         known = given or {}
         results = {name: known[name] if name in known else produced(self, name) for name in outputs}
         produces = {name: variable.name_in(self) for name, variable in results.items()}
-        call = Call(work, read, produces, constants, each, guard)
+        call = WaitingCall(work, read, produces, constants, each, guard)
         self.ledger.note_call(call, made)
         with self._lock:
             self._pending.append(call)

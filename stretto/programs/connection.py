@@ -12,7 +12,7 @@ from stretto.model.record import record
 from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import Failure
 from stretto.programs.engine_checks import check_engines
-from stretto.programs.fragment import Call, Fragment, Work, parts_of
+from stretto.programs.fragment import Fragment, WaitingCall, Work, parts_of
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 
@@ -78,7 +78,7 @@ class Connection(Protocol):
         """
         ...
 
-    def submit(self, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
+    def submit(self, calls: Sequence[WaitingCall], is_set: Callable[[str], bool]) -> None:
         """Submit calls together, as one fragment. One that is refused fails its own variables.
 
         `is_set` says of a variable whether the client has set it.
@@ -120,7 +120,7 @@ class InProcess:
         """
         check_engines(work, self._runtime.deployments)
 
-    def submit(self, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
+    def submit(self, calls: Sequence[WaitingCall], is_set: Callable[[str], bool]) -> None:
         """Add calls to the session as one fragment. One that is refused fails its own variables."""
         assert self._session is not None
         try:
@@ -138,7 +138,9 @@ class InProcess:
         """Do nothing: the runtime belongs to its own `with` block."""
 
 
-def extend(runtime: Runtime, session: Session, calls: Sequence[Call], is_set: Callable[[str], bool]) -> None:
+def extend(
+    runtime: Runtime, session: Session, calls: Sequence[WaitingCall], is_set: Callable[[str], bool]
+) -> None:
     """Add calls to a session of a runtime, all or none: as one fragment, or, if they are many, as several,
     between which others have a turn.
 
@@ -164,7 +166,7 @@ class Planned:
 
 
 def plan_all(
-    runtime: Runtime, session: Session, calls: Sequence[Call], is_set: Callable[[str], bool]
+    runtime: Runtime, session: Session, calls: Sequence[WaitingCall], is_set: Callable[[str], bool]
 ) -> list[Planned]:
     """Return calls as fragments, with their compiled graphs. Nothing of the session changes, and any thread
     may do it.

@@ -102,7 +102,7 @@ class Work(Protocol):
 
 
 @record
-class Call:
+class WaitingCall:
     """A call that waits to be submitted.
 
     Attributes:
@@ -127,12 +127,12 @@ class Call:
         read = (*[name for name in self.inputs.values() if name is not None], *guard)
         object.__setattr__(self, "reads", read)
 
-    def without_values(self) -> Call:
+    def without_values(self) -> WaitingCall:
         """Return the call without the values that it brings: its form, and the names of its variables."""
         if not self.constants:
             return self
         constants = dict.fromkeys(self.constants)
-        return Call(self.work, self.inputs, self.outputs, constants, self.each, self.when)
+        return WaitingCall(self.work, self.inputs, self.outputs, constants, self.each, self.when)
 
 
 class Fragment:
@@ -145,7 +145,7 @@ class Fragment:
         form: key that is equal for fragments with equal graphs.
     """
 
-    def __init__(self, calls: Sequence[Call], has_value: Callable[[str], bool]) -> None:
+    def __init__(self, calls: Sequence[WaitingCall], has_value: Callable[[str], bool]) -> None:
         self._calls = calls if len(calls) == 1 else _producers_first(calls)
         self._bound: list[tuple[str | None, object]] = []
         self._late: list[bool] = []
@@ -235,7 +235,7 @@ class Fragment:
         return graph, tuple(names)
 
 
-def parts_of(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
+def parts_of(calls: Sequence[WaitingCall]) -> Iterator[Sequence[WaitingCall]]:
     """Yield calls in parts for one fragment each, none of which reads outputs of a later part: few calls, and
     several only if they have few inputs and outputs. Calls that wait for each other in a circle are yielded
     too.
@@ -243,7 +243,7 @@ def parts_of(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
     if len(calls) <= MOST_TOGETHER and sum(map(_num_places, calls)) <= MOST_PLACES:
         yield calls
         return
-    part: list[Call] = []
+    part: list[WaitingCall] = []
     num_places = 0
     for call in _producers_first(calls):
         num_places += _num_places(call)
@@ -254,17 +254,17 @@ def parts_of(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
     yield part
 
 
-def _num_places(call: Call) -> int:
+def _num_places(call: WaitingCall) -> int:
     return len(call.inputs) + len(call.outputs)
 
 
-def _producers_first(calls: Sequence[Call]) -> list[Call]:
+def _producers_first(calls: Sequence[WaitingCall]) -> list[WaitingCall]:
     """Return calls sorted so that each comes after those whose outputs it reads, else in the order given. In
     a circle, one comes before.
     """
     producers = {variable: call for call in calls for variable in call.outputs.values()}
     begun: set[int] = set()
-    result: list[Call] = []
+    result: list[WaitingCall] = []
     for call in calls:
         if id(call) in begun:
             continue

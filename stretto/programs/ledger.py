@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from stretto.model.errors import UserError
 from stretto.model.record import record
-from stretto.programs.fragment import Call
+from stretto.programs.fragment import WaitingCall
 
 
 @record
@@ -90,7 +90,7 @@ class Ledger:
                 raise UserError(f"the variable {name!r} has a value, or a call produces it, already")
             self._add([name], reads)
 
-    def note_call(self, call: Call, given: Mapping[str, str]) -> None:
+    def note_call(self, call: WaitingCall, given: Mapping[str, str]) -> None:
         """Note what a call produces; `given` are the outputs that go to variables which existed before.
 
         Raises:
@@ -103,7 +103,7 @@ class Ledger:
                 raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
             self._add(call.outputs.values(), call.reads)
 
-    def note_calls(self, calls: Iterable[Call]) -> None:
+    def note_calls(self, calls: Iterable[WaitingCall]) -> None:
         """Note calls that come together, all of whose outputs go to variables that they name. The time is
         linear in the calls and in what those that may close a circle are made of.
 
@@ -168,7 +168,7 @@ class Ledger:
         if self._notes is not None:
             self._notes.append(_Note(tuple(names), was_awaited, new))
 
-    def _check_given(self, call: Call, given: Mapping[str, str]) -> None:
+    def _check_given(self, call: WaitingCall, given: Mapping[str, str]) -> None:
         """Check that the variables `given` for the outputs of a call differ and have no value.
 
         Raises UserError if not.
@@ -181,11 +181,11 @@ class Ledger:
                     "or a call produces it, already"
                 )
 
-    def _can_be_circle(self, call: Call) -> bool:
+    def _can_be_circle(self, call: WaitingCall) -> bool:
         made = set(call.outputs.values())
         return not made.isdisjoint(self._awaited) or not made.isdisjoint(call.reads)
 
-    def _check_circles(self, suspects: Iterable[Call]) -> None:
+    def _check_circles(self, suspects: Iterable[WaitingCall]) -> None:
         """Check that no output of `suspects`, calls that are noted, is made of itself. Raises UserError."""
         done: set[str] = set()
         for call in suspects:

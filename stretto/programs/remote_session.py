@@ -13,7 +13,7 @@ from typing import Any
 from stretto.model.errors import CapacityError, DeadlineExceeded, QueryEnded, StrettoError, UserError
 from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import Failure
-from stretto.programs.fragment import Call
+from stretto.programs.fragment import WaitingCall
 from stretto.programs.http_calls import HttpCalls, NotYet
 from stretto.programs.wire.calls import call_to_wire
 from stretto.programs.wire.values import value_from_wire, value_to_wire
@@ -27,7 +27,7 @@ class _Batch:
     """The content of one request to the service: values, calls, and variables to give up after them."""
 
     sent: asyncio.Future[None]
-    calls: list[Call] = field(default_factory=list)
+    calls: list[WaitingCall] = field(default_factory=list)
     values: dict[str, object] = field(default_factory=dict)
     wanted: dict[str, Criteria | None] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class RemoteSession:
         """Refuse to tell the tokens of a variable, which services do not know. Raises UserError."""
         raise UserError("a service tells no tokens of single variables, only those of a whole session")
 
-    def submit(self, calls: Sequence[Call]) -> None:
+    def submit(self, calls: Sequence[WaitingCall]) -> None:
         """Submit calls together."""
         self._open_batch().calls.extend(calls)
         for call in calls:

@@ -40,6 +40,7 @@ _LAST = re.compile(
 _PAGE_KINDS = b"text/html", b"application/xhtml"
 _PAGE = re.compile(rb"<(?:!doctype html|html)", re.IGNORECASE)
 _DATA = re.compile(rb"^data: ?(.*)", re.MULTILINE)
+_NO_CHOICES = re.compile(rb'"choices"\s*:\s*(?:\[\s*\]|null)')
 _NOTHING = b"", b"null", b"[DONE]"
 """First events of streams that bring no answer."""
 _MAX_REPORT_BYTES = 10_000
@@ -97,11 +98,12 @@ def is_page(kind: bytes) -> bool:
 
 def is_answer(kind: bytes, body: bytes) -> bool:
     """Return whether the body of a good answer, with a content type, may be one of the API: a page, and JSON
-    that is empty or cut, are none.
+    that is empty or cut or has no choice, are none.
     """
     body = body.strip()
     if not kind or kind.lower().startswith(b"application/json"):
-        return len(body) > len(b"{}") and body[:1] + body[-1:] in (b"{}", b"[]")
+        is_whole = len(body) > len(b"{}") and body[:1] + body[-1:] in (b"{}", b"[]")
+        return is_whole and not (len(body) <= _MAX_REPORT_BYTES and _NO_CHOICES.search(body))
     return not (kind.lower().startswith(b"text/") and _PAGE.match(body))
 
 

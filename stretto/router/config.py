@@ -14,6 +14,7 @@ from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.http.client.address import Address, check_port
 from stretto.http.client.headers import Headers
+from stretto.http.tls import ClientTls, ServerTls
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
 from stretto.router.aliases import AliasConfig
@@ -46,6 +47,8 @@ class WorkerConfig:
             bring no key of their own; "" for none.
         api_key_env: environment variable that holds this key, in place of `api_key`.
         headers: further headers for health checks, and for requests that have none of the same name.
+        tls: authorities, certificate and name for a worker at https://…; None for those of the router's
+            `worker_tls`.
     """
 
     url: str
@@ -58,6 +61,7 @@ class WorkerConfig:
     api_key: str = field(default="", repr=False)
     api_key_env: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: ClientTls | None = None
 
     def own_headers(self) -> Headers:
         """Return the headers that go with health checks, and with requests that have none of their own."""
@@ -75,7 +79,8 @@ class WorkerConfig:
         return self.api_key if self.api_key_env is None else os.environ.get(self.api_key_env, "").strip()
 
     def __post_init__(self) -> None:
-        parse_address(self.url)
+        if not parse_address(self.url).is_tls and self.tls is not None:
+            raise ConfigError(f"worker {self.url}: tls is only of use with a URL that begins with https")
         self._check_secrets()
         if any(not isinstance(name, str) or not name for name in self.models):
             raise ConfigError(f"worker {self.url}: models are {self.models!r}; each must be a name")
@@ -140,6 +145,9 @@ class RouterConfig:
             None begins without. What workers report by KV events is not kept.
         admin_key_env: environment variable with the key of the admin, who may change the workers, and see the
             live page and where the time of programs went; None leaves that to clients on the same machine.
+        tls: certificate and key that clients are shown; None answers in plain HTTP.
+        worker_tls: authorities, certificate and name for workers at https://… that have no `tls` of their
+            own; None trusts the system's authorities and shows no certificate.
         host: address to listen at.
         port: port to listen at; 0 takes a free one.
         max_waiting: number of requests that may wait in the router; more are refused with status 429.
@@ -177,6 +185,8 @@ class RouterConfig:
     tokenizer: str | None = None
     snapshot: str | None = None
     admin_key_env: str | None = None
+    tls: ServerTls | None = None
+    worker_tls: ClientTls | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     max_waiting: int = 1000

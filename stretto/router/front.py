@@ -113,8 +113,9 @@ class Front:
         self.links: dict[WorkerId, WorkerLink] = {}
         self.budget = ByteBudget(config.max_held_bytes)
         self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
-        self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s)
         self.watch = Watch() if watch is None else watch
+        tls = None if config.tls is None else self.watch.certificates.of_server(config.tls)
+        self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s, tls=tls)
         self.programs = Recogniser(config.max_programs)
         self.aliases = Aliases(config.alias)
         self.own_route: OwnRoute = lambda request, is_local: None

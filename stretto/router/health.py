@@ -84,7 +84,10 @@ class HealthChecks:
 
     def _enter(self, config: WorkerConfig) -> WorkerId:
         worker = self._front.router_state.add_worker(config).id
-        self._front.links[worker] = WorkerLink(config, self._front.config.connect_timeout_s)
+        settings, certificates = self._front.config, self._front.watch.certificates
+        self._front.links[worker] = WorkerLink(
+            config, settings.connect_timeout_s, certificates, settings.worker_tls
+        )
         return worker
 
     def _begin(self, worker: WorkerId) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.kept_free import KeptFree, Rooms
+from stretto.cluster.kept_free import KeptFree, RoomPerInstance
 from stretto.cluster.offline_room import SHARE, OfflineRoom
 from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.model.profile import Profile
@@ -117,7 +117,9 @@ class OfflineAtWorkers:
         views = [view for view in views if view.state == "serving"]
         if len(views) < 2 or any(view.profile != views[0].profile for view in views):
             return None
-        rooms = Rooms(min(view.num_slots for view in views), min(view.capacity_tokens for view in views))
+        rooms = RoomPerInstance(
+            min(view.num_slots for view in views), min(view.capacity_tokens for view in views)
+        )
         num = self._kept_free.num_used(len(views), rooms, self._rooms[views[0].id].steps, now_s)
         for view in views:
             self._rooms[view.id].share = SHARE - self._kept_free.longer

@@ -92,6 +92,7 @@ class RunningRouter:
         self._sweeper: asyncio.TimerHandle | None = None
         self._has_started = False
         self._held: HeldBlocksFile | None = None
+        self._following = asyncio.create_task(self._watch.certificates.follow())
         try:
             await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
             for worker in self.front.router_state.workers():
@@ -110,6 +111,7 @@ class RunningRouter:
 
     async def __aexit__(self, *_: object) -> None:
         server = self.front.server
+        self._following.cancel()
         server.stop_listening()
         index = self.front.placement.index
         if self._has_started and self._held is not None and index is not None:
@@ -178,15 +180,16 @@ def run_router(
         ConfigError: see `RunningRouter`.
     """
 
+    seen = watch or Watch()
+
     async def serve() -> None:
-        async with RunningRouter(config, record, say, watch=watch) as router:
+        async with RunningRouter(config, record, say, watch=seen) as router:
             spare_collector()
             num = len(config.worker)
             say(f"{router.url}  {counted(num, 'worker')}, placement {config.placement}")
             await serve_until_interrupted(
                 say, lambda: router.front.router_state.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
             )
-        if watch is not None:
-            await asyncio.to_thread(watch.close)
+        await asyncio.to_thread(seen.close)
 
-    run_until_interrupted(serve())
+    run_until_interrupted(serve(), seen.certificates.reload)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from stretto.http.client.connection import ServerConnections
 from stretto.http.client.headers import Headers
+from stretto.http.tls import ClientTls
+from stretto.operate.certificates import Certificates
 from stretto.router.config import WorkerConfig, parse_address
 from stretto.router.head import request_head
 from stretto.router.keys import KEY_HEADERS
@@ -18,6 +20,8 @@ class WorkerLink:
 
     Args:
         connect_timeout_s: seconds that a connection may take.
+        certificates: certificates for handshakes of TLS.
+        usual_tls: what holds for a worker whose settings have nothing of TLS.
 
     Attributes:
         name: URL of the worker as its settings have it.
@@ -26,13 +30,20 @@ class WorkerLink:
         takes_priority: whether it takes the field `priority`.
     """
 
-    def __init__(self, config: WorkerConfig, connect_timeout_s: float) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        connect_timeout_s: float,
+        certificates: Certificates,
+        usual_tls: ClientTls | None = None,
+    ) -> None:
         self.name = config.url
-        self.connections = ServerConnections(parse_address(config.url), connect_timeout_s)
+        tls, address = config.tls or usual_tls or ClientTls(), parse_address(config.url)
+        context = certificates.of_client(tls) if address.is_tls else None
+        self.connections = ServerConnections(address, connect_timeout_s, context, tls.server_name)
         self.url = read_server_url(config.url)
         self.takes_priority = config.takes_priority
         self._headers = config.own_headers()
-        address = self.connections.address
         self._path, self._authority = address.path.encode(), address.authority.encode()
 
     def request(self, method: bytes, target: bytes, headers: Headers, body: bytes) -> tuple[bytes, bytes]:

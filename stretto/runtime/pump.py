@@ -17,7 +17,7 @@ from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Engine
 from stretto.model.foreign import bug_of, raised, typed
-from stretto.model.references import load, load_inputs
+from stretto.model.references import load_inputs, load_references
 from stretto.model.tasks import Done, Failed
 from stretto.model.values import Failure
 from stretto.runtime.running import RunningInstances
@@ -260,7 +260,7 @@ def _with_values(action: Emit | Settled | Reply) -> Emit | Settled | Reply:
     try:
         match action:
             case Settled(query, name, value):
-                loaded = load(value)
+                loaded = load_references(value)
                 return action if loaded is value else Settled(query, name, loaded, action.usage)
             case Reply(query, outputs, None) if outputs:
                 return Reply(query, load_inputs(outputs), None, action.usage, action.endings)

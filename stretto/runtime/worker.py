@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
-from stretto.cluster.probe_times import ProbeTimes, is_suspicious, rest_s
+from stretto.cluster.probe_times import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM, StoppableEngine
 from stretto.model.errors import BadReply, EngineUnavailable, StrettoError
@@ -214,7 +214,7 @@ def _serve_batches(
                 if (trouble := _trouble(event, tasks)) is None:
                     times.worked()
                 elif isinstance(engine, ProbedEngine):
-                    seconds = rest_s(trouble)
+                    seconds = asked_rest_s(trouble)
                     times.rest(time.monotonic() + seconds)
                     post(InstanceSuspected(job.engine, job.instance, trouble.message, seconds))
                     probing = Probing(engine, times)

@@ -1,11 +1,24 @@
-"""Opens an engines file, for the commands that read tables of it."""
+"""Opens an engines file, for the commands that read tables of it, and tells whether a file has changed."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
 
 from stretto.model.errors import ConfigError
 from stretto.schema.tables import Tables
+
+FileMark: TypeAlias = tuple[int, int, int]
+"""What changes with a file: its time, its size, and its number."""
+
+
+def file_mark(path: Path) -> FileMark | None:
+    """Return what changes with a file; None while it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_tables(path: Path) -> Tables:

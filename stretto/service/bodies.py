@@ -63,7 +63,7 @@ def decoded(decoder: msgspec.json.Decoder[T], content: bytes | bytearray) -> T:
         raise malformed_body(f"the body is no JSON in UTF-8: {error}") from error
 
 
-def read_json(content: bytes | bytearray, name: str) -> Any:
+def untyped_json(content: bytes | bytearray, name: str) -> Any:
     """Return the JSON of a part of a request, without types. Raises Refused if it is no JSON in UTF-8, has a
     number out of range, or too many values.
     """

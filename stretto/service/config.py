@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, fields
 
 from stretto.http.client.address import check_port
+from stretto.http.tls import ServerTls
 from stretto.model.errors import ConfigError
 from stretto.schema.tables import Tables
 from stretto.service.api_keys import PREFIX, is_hash
@@ -88,6 +89,7 @@ class ServiceConfig:
     """The settings of a service, the table `[service]` of an engines file.
 
     Attributes:
+        tls: certificate and key that clients are shown; None answers in plain HTTP.
         host: address to listen at.
         port: port to listen at; 0 takes a free one.
         tenant: tenants, in tables `[[service.tenant]]`. With none, every client is one and the same tenant,
@@ -110,6 +112,7 @@ class ServiceConfig:
             ended; infinite to keep them.
     """
 
+    tls: ServerTls | None = None
     host: str = "127.0.0.1"
     port: int = 8700
     tenant: tuple[TenantConfig, ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stretto.graph.graph import Slot
 from stretto.model.tasks import Objective
-from stretto.programs.fragment import Call, Fragment
+from stretto.programs.fragment import Fragment, WaitingCall
 from stretto.service.places import LastInstance, step_name
 from stretto.trace.analysis.objectives import deduce_preferences
 from stretto.trace.analysis.requests import AnalysedRequest, RequestGraph
@@ -45,7 +45,7 @@ class Line:
 
 
 def graph_lines(
-    calls: Sequence[Call],
+    calls: Sequence[WaitingCall],
     wanted: Mapping[str, Objective],
     state: Callable[[str], str],
     places: Mapping[str, LastInstance],

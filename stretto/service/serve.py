@@ -114,13 +114,28 @@ def run_service(parts: ServedParts, say: Callable[[str], None]) -> None:
     known = {} if learned is None else learned.read(parts.learners)
     if pool is not None and pool.engine in known:  # the workers' queue decides for this engine
         pool.go_on_from(known.pop(pool.engine))
-    run_until_interrupted(_serve(parts, known, say))
+    seen = parts.watch or (Watch() if pool is None else pool.watch)
+    run_until_interrupted(_serve(parts, known, say, seen), seen.certificates.reload)
 
 
-async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Callable[[str], None]) -> None:
+@asynccontextmanager
+async def running_service(
+    parts: ServedParts,
+    known: Mapping[str, LearnedWork],
+    say: Callable[[str], None],
+    seen: Watch,
+    *,
+    has_port: bool = True,
+) -> AsyncIterator[Service]:
+    """Run a service.
+
+    Args:
+        known: what is known of programs, by engine.
+        seen: the watch of the parts, of their pool, or another one; it is closed in the end.
+        has_port: whether it listens; without, it answers what this process asks alone.
+    """
     config, pool = parts.config, parts.pool
     places = LastInstances()
-    seen = parts.watch or (Watch() if pool is None else pool.watch)
     book = None if parts.state is None else UsageBook(parts.state)
     if book is not None:
         seen.observers.add(book)
@@ -140,9 +155,28 @@ async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Call
         nullcontext() if book is None else book,
         nullcontext() if pool is None else pool,
         Service(
-            runtime, config, parts.apps, places, parts.documents, parts.spares, pool, seen, parts.state
+            runtime,
+            config,
+            parts.apps,
+            places,
+            parts.documents,
+            parts.spares,
+            pool,
+            seen,
+            parts.state,
+            has_port=has_port,
         ) as service,
     ):
+        yield service
+    await asyncio.to_thread(seen.close)
+
+
+async def _serve(
+    parts: ServedParts, known: Mapping[str, LearnedWork], say: Callable[[str], None], seen: Watch
+) -> None:
+    pool = parts.pool
+    async with running_service(parts, known, say, seen) as service:
+        runtime = service.runtime
         spare_collector()
         deployed = f"  apps: {', '.join(parts.apps)}" if parts.apps else ""
         if pool is not None:
@@ -159,5 +193,4 @@ async def _serve(parts: ServedParts, known: Mapping[str, LearnedWork], say: Call
                     await task
             await service.drain()
 
-        await serve_until_interrupted(say, lambda: service.num_open, finish, config.grace_s)
-    await asyncio.to_thread(seen.close)
+        await serve_until_interrupted(say, lambda: service.num_open, finish, parts.config.grace_s)

@@ -52,6 +52,7 @@ class Service:
             is an observer of the runtime.
         watch: what sees the requests of the runtime and of the pool; None for that of the pool.
         state: folder in which files and batches are kept; None takes none.
+        has_port: whether it listens; without, it answers what this process asks alone.
 
     Attributes:
         app: the application, to whose `routes` more may be added.
@@ -74,6 +75,8 @@ class Service:
         pool: WorkerPool | None = None,
         watch: Watch | None = None,
         state: Path | None = None,
+        *,
+        has_port: bool = True,
     ) -> None:
         self.runtime = runtime
         self.pool = pool
@@ -105,6 +108,9 @@ class Service:
         openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
         self.app.routes.add(*openai.routes)
         self._server: HttpServer | None = None
+        self._has_port = has_port
+        self._certificates = seen.certificates
+        self._following: asyncio.Task[None] | None = None
         self._state = state
         self._batches: BatchRunner | None = None
 
@@ -124,9 +130,14 @@ class Service:
         return () if self._batches is None else self._batches.pictures()
 
     async def __aenter__(self) -> Service:
-        self._server = HttpServer(
-            self.app, self.config.host, self.config.port, unread_s=self.config.max_unread_s
-        )
+        config, certificates = self.config, self._certificates
+        tls = None if config.tls is None else certificates.of_server(config.tls)
+        if self._has_port:
+            self._server = HttpServer(
+                self.app, config.host, config.port, unread_s=config.max_unread_s, tls=tls
+            )
+        if tls is not None and self.pool is None:  # a pool's router follows them
+            self._following = asyncio.create_task(certificates.follow())
         if self.pool is not None:
             self.app.readers = self.pool.front.readers
         if self._state is not None:
@@ -141,7 +152,8 @@ class Service:
                 self.app, store, self._batches, self.config.files_kept_s, lambda: self.is_draining
             )
             self.app.routes.add(*routes.routes)
-        await self._server.listen()
+        if self._server is not None:
+            await self._server.listen()
         await self.apps.__aenter__()
         if self._batches is not None:
             await self._batches.__aenter__()
@@ -154,6 +166,8 @@ class Service:
         traceback: TracebackType | None,
     ) -> None:
         self.sessions.stop()
+        if self._following is not None:
+            self._following.cancel()
         if self._server is not None:
             self._server.close()
         if self._batches is not None:

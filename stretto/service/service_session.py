@@ -12,7 +12,7 @@ from stretto.http.refusals import Refused, over_limit
 from stretto.model.errors import DeadlineExceeded, StrettoError
 from stretto.model.tasks import Criteria, Objective, Usage
 from stretto.programs.connection import Planned, plan_all
-from stretto.programs.fragment import Call, Work
+from stretto.programs.fragment import WaitingCall, Work
 from stretto.programs.ledger import Ledger
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
@@ -91,7 +91,7 @@ class ServiceSession:
         self._ledger = Ledger()
         self._depths: dict[str, int] = {}
         self._bytes_of: dict[str, int] = {}
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, WaitingCall] = {}
         self._num_bytes = 0
         self._num_names = 0
         self._wishes: Counter[tuple[str, Criteria | None]] = Counter()
@@ -337,7 +337,7 @@ class ServiceSession:
                 return name
 
     def _check_limits(
-        self, values: Mapping[str, ReadValue], calls: Sequence[Call], named: Collection[str]
+        self, values: Mapping[str, ReadValue], calls: Sequence[WaitingCall], named: Collection[str]
     ) -> None:
         limits = self.tenant.limits
         num_new = sum(name not in self._depths for name in named)
@@ -346,7 +346,7 @@ class ServiceSession:
         if self._num_bytes + sum(read.num_bytes for read in values.values()) > limits.bytes:
             raise over_limit(f"values of a session have at most {limits.bytes} bytes; give some up", _LATER_S)
 
-    def _note(self, values: Collection[str], calls: Sequence[Call], depths: dict[str, int]) -> None:
+    def _note(self, values: Collection[str], calls: Sequence[WaitingCall], depths: dict[str, int]) -> None:
         """Note values and calls in the ledger, and in `depths` how deep the variables of the calls are.
 
         Raises:
@@ -370,7 +370,7 @@ class ServiceSession:
             self._bytes_of[name] = read.num_bytes
             self._num_bytes += read.num_bytes
 
-    def _note_depth(self, call: Call, depths: dict[str, int]) -> None:
+    def _note_depth(self, call: WaitingCall, depths: dict[str, int]) -> None:
         deepest = 0
         for name in call.reads:
             if name not in depths:

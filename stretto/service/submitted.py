@@ -13,7 +13,7 @@ import msgspec
 from stretto.http.refusals import Refused
 from stretto.model.errors import StrettoError
 from stretto.programs.connection import Planned
-from stretto.programs.fragment import Call, Work
+from stretto.programs.fragment import WaitingCall, Work
 from stretto.programs.values import checked_value
 from stretto.programs.wire.values import value_from_wire
 from stretto.service.calls import Works
@@ -45,7 +45,7 @@ class Submitted:
     """
 
     values: Mapping[str, ReadValue]
-    calls: Sequence[Call]
+    calls: Sequence[WaitingCall]
     named: set[str]
     num_tokens: float
     planned: Sequence[Planned] | StrettoError
@@ -98,7 +98,7 @@ def read_calls(
     tenant: Tenant,
     new_name: Callable[[str], str],
     known: Sequence[Work] | None = None,
-) -> list[Call]:
+) -> list[WaitingCall]:
     """Return the calls of a request of a tenant.
 
     Args:
@@ -118,7 +118,7 @@ def read_calls(
     return calls
 
 
-def num_asked_tokens(call: Call) -> float:
+def num_asked_tokens(call: WaitingCall) -> float:
     """Return the number of tokens that a call asks for: what it may generate, and a quarter of the characters
     of its prompt and of the values that come with it.
     """
@@ -127,7 +127,7 @@ def num_asked_tokens(call: Call) -> float:
     return num_chars / _CHARS_PER_TOKEN + call.work.max_tokens * len(call.outputs)
 
 
-def _call(body: CallBody, work: Work, tenant: Tenant, new_name: Callable[[str], str]) -> Call:
+def _call(body: CallBody, work: Work, tenant: Tenant, new_name: Callable[[str], str]) -> WaitingCall:
     tenant.check_output_tokens(work.max_tokens)
     inputs: dict[str, str | None] = {}
     outputs: dict[str, str] = {}
@@ -143,7 +143,7 @@ def _call(body: CallBody, work: Work, tenant: Tenant, new_name: Callable[[str], 
             inputs[one.name] = one.semantic_var_id
         else:
             raise Refused(422, "invalid", f"the input {one.name!r:.80} has neither a variable nor a value")
-    return Call(work, inputs, outputs, constants, body.each, body.when)
+    return WaitingCall(work, inputs, outputs, constants, body.each, body.when)
 
 
 def _output(place: Placeholder, new_name: Callable[[str], str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stretto.model.errors import StrettoError
-from stretto.schema.reading import read_tables
+from stretto.schema.reading import FileMark, file_mark, read_tables
 from stretto.service.config import read_service_config
 from stretto.service.tenants import Tenants
 
@@ -20,9 +20,9 @@ async def follow_tenants(
     """Take the tenants of an engines file anew whenever it changes. If it is wrong then, all stay as they
     were; `say` is told. It goes on until it is cancelled.
     """
-    seen: tuple[int, int, int] | None = None
+    seen: FileMark | None = None
     while True:
-        mark = await asyncio.to_thread(_mark, file)
+        mark = await asyncio.to_thread(file_mark, file)
         if mark is None or mark == seen:
             await asyncio.sleep(look_s)
             continue
@@ -35,12 +35,3 @@ async def follow_tenants(
             if is_first:  # it is as it was when the service began
                 continue
             say(f"{file} has changed: its tenants, keys and limits count from now on")
-
-
-def _mark(file: Path) -> tuple[int, int, int] | None:
-    """Return what changes with a file; None while it is not there."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

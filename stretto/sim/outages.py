@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from stretto.cluster.probe_times import ProbeTimes, is_suspicious, rest_s
+from stretto.cluster.probe_times import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.model.errors import (
     BadServer,
     EngineBusy,
@@ -125,7 +125,7 @@ class Outages:
             self._failing.discard((key, work))
             if not is_suspicious(error, others_serve=others_serve):
                 return (report(error),)
-            seconds = rest_s(error)
+            seconds = asked_rest_s(error)
             self._suspect(key, seconds)
             return InstanceSuspected(*key, error.message, seconds), report(error)
 

@@ -47,7 +47,7 @@ _NUM_BLOCKS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class ReplayChanges:
     """Changes for the replay of a recorded run: the number of instances of each engine, the queue policy of
     all engines, the passes of all queries.
 
@@ -61,7 +61,7 @@ class WhatIf:
     @property
     def is_as_recorded(self) -> bool:
         """Whether nothing is changed, so that the run is replayed as it was recorded."""
-        return self == WhatIf()
+        return self == ReplayChanges()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Replayed:
 
 def replay(
     run: RecordedRun,
-    change: WhatIf = WhatIf(),
+    change: ReplayChanges = ReplayChanges(),
     vocabulary: Vocabulary = DEFAULT,
     *,
     observers: Iterable[Observer] = (),
@@ -141,7 +141,9 @@ def _replayed(query: RecordedQuery, end_s: float | None, error: StrettoError | N
     )
 
 
-def replay_engines(run: RecordedRun, change: WhatIf, vocabulary: Vocabulary = DEFAULT) -> list[Deployment]:
+def replay_engines(
+    run: RecordedRun, change: ReplayChanges, vocabulary: Vocabulary = DEFAULT
+) -> list[Deployment]:
     """Return simulated engines like those of a recorded run, changed as `change` says.
 
     Their cost profiles are fitted to the recorded times.

@@ -6,11 +6,11 @@ was found until then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stretto.sizing.capacity import Capacity
-from stretto.sizing.fleets import Counts, cheapest_fleet, place
+from stretto.sizing.fleets import Counts, FleetSearch, place, search_fleets
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import Server
@@ -27,13 +27,18 @@ class Break:
     """A load at which a fleet misses an objective in one draw.
 
     Attributes:
-        objective: the one that is missed by most.
-        value_s: what was measured instead.
+        missed: the objectives that are missed with what was measured instead, by how much, the most first.
     """
 
+    fleet: Fleet
     load: Load
-    objective: Objective
-    value_s: float
+    missed: tuple[tuple[Objective, float], ...]
+
+    @property
+    def times_limit(self) -> float:
+        """What was measured over the limit, of the objective that is missed by most."""
+        objective, value_s = self.missed[0]
+        return value_s / objective.limit_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +79,43 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
+class Fleets:
+    """What the search for the cheapest fleet has found.
+
+    Attributes:
+        fewest: the fewest servers of each kind that serve the load alone, where that was found out.
+        best: the cheapest fleet so far, with its price.
+        num_left: cheaper fleets that are neither tried nor excluded; None while it is not known.
+        most_share: largest share of the load to which the servers of one of these add up.
+        is_over: whether the search has ended.
+        nearest: the fleet that misses by least, if none was found.
+    """
+
+    fewest: tuple[tuple[Fleet, float | None], ...] = ()
+    best: tuple[Fleet, float | None] | None = None
+    num_left: int | None = None
+    most_share: float = 0.0
+    is_over: bool = False
+    nearest: Break | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What is known.
 
     Attributes:
         alone: one server of each kind.
         wanted: the load that is to be served; None if none was given.
-        fewest: the fewest servers of each kind that serve it alone, where that was found out.
-        best: the cheapest fleet that serves it, or the only one that was looked for.
-        is_best_known: whether the search for it has ended.
+        fleets: what is known of fleets for it.
+        best: the cheapest fleet that serves it, with its capacity.
         what_ifs: what changes of the best fleet would do, or of one server where none was looked for.
     """
 
     objectives: tuple[Objective, ...]
     alone: tuple[Served, ...] = ()
     wanted: Load | None = None
-    fewest: tuple[tuple[Fleet, float | None], ...] = ()
+    fleets: Fleets = Fleets()
     best: Served | None = None
-    is_best_known: bool = False
     what_ifs: tuple[WhatIf, ...] = ()
 
 
@@ -141,28 +165,50 @@ def _with_fleet(
     """Yield the answer with the cheapest fleet. Without prices, a server counts by its number of GPUs."""
     costs = [float(server.num_gpus) for server in servers] if prices is None else list(prices)
 
-    def fleet_of(counts: Counts) -> Fleet:
+    def priced(counts: Counts) -> tuple[Fleet, float | None]:
         kinds = zip(servers, counts, strict=True)
-        return Fleet(tuple((server, number) for server, number in kinds if number))
+        fleet = Fleet(tuple((server, number) for server, number in kinds if number))
+        return fleet, None if prices is None else place(counts, costs)[0]
+
+    def serves(counts: Counts) -> bool:
+        return study.serves(priced(counts)[0], wanted)
 
     guesses = [None if one.serves_nothing else wanted.amount / one.capacity.middle for one in answer.alone]
-    found = cheapest_fleet(
-        costs, lambda counts: study.serves(fleet_of(counts), wanted), guesses, MOST_SERVERS
+    for search in search_fleets(costs, serves, guesses, MOST_SERVERS):
+        answer = replace(answer, fleets=_known(search, priced))
+        yield answer
+    nearest = _nearest(study, wanted) if answer.fleets.best is None else None
+    answer = replace(answer, fleets=replace(answer.fleets, is_over=True, nearest=nearest))
+    yield answer
+    if answer.fleets.best is not None:
+        fleet, price = answer.fleets.best
+        for capacity in study.capacities(fleet, [study.grid.at_most(wanted.amount)]):
+            answer = replace(answer, best=_served(study, fleet, capacity, price))
+            yield answer
+
+
+def _known(search: FleetSearch, priced: Callable[[Counts], tuple[Fleet, float | None]]) -> Fleets:
+    fewest = [
+        priced(tuple(number if one == kind else 0 for one in range(len(search.fewest))))
+        for kind, number in enumerate(search.fewest)
+        if number is not None
+    ]
+    return Fleets(
+        tuple(fewest),
+        None if search.best is None else priced(search.best),
+        None if search.left is None else len(search.left),
+        max(map(search.share, search.left or ()), default=0.0),
     )
-    fewest = []
-    for kind, number in enumerate(found.fewest):
-        if number is not None:
-            counts = tuple(number if one == kind else 0 for one in range(len(servers)))
-            fewest.append((fleet_of(counts), None if prices is None else place(counts, costs)[0]))
-    answer = replace(answer, fewest=tuple(fewest), is_best_known=True)
-    if found.best is None:
-        yield answer
-        return
-    price = None if prices is None else place(found.best, costs)[0]
-    fleet = fleet_of(found.best)
-    for capacity in study.capacities(fleet, [study.grid.at_most(wanted.amount)]):
-        answer = replace(answer, best=_served(study, fleet, capacity, price))
-        yield answer
+
+
+def _nearest(study: Study, wanted: Load) -> Break | None:
+    """Return by how much the load is missed by the fleet that came nearest; None if none was tried."""
+    broken = [
+        Break(fleet, load, missed)
+        for (fleet, load, _), outcome in study.outcomes.items()
+        if load == wanted and (missed := outcome.missed(study.objectives))
+    ]
+    return min(broken, key=lambda one: one.times_limit, default=None)
 
 
 def _guess(study: Study, server: Server) -> int:
@@ -185,11 +231,8 @@ def _served(study: Study, fleet: Fleet, capacity: Capacity, price: float | None)
     load = study.grid.load(study.lowest if level is None else level + 1)
     broken = None
     if level is None or level < study.grid.highest:
-        outcome = study.outcome(fleet, load, draw)
-        if (missed := outcome.missed(study.objectives)) is not None:
-            value_s = outcome.values_s[study.objectives.index(missed)]
-            assert value_s is not None
-            broken = Break(load, missed, value_s)
+        missed = study.outcome(fleet, load, draw).missed(study.objectives)
+        broken = Break(fleet, load, missed) if missed else None
     return Served(fleet, capacity, study.draws, broken, price)
 
 

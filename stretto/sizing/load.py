@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 from typing import Literal, Protocol, TypeAlias
@@ -19,6 +19,7 @@ from stretto.model.tasks import Done
 from stretto.sched.messages import Action, Admit, Emit, Event, LLMReport, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
+from stretto.sizing.measured import Enough, Measures, Window
 from stretto.sizing.objectives import Objective
 from stretto.sizing.traffic import RecordedJob, Traffic
 from stretto.trace.agents.plan import AgentPlan
@@ -32,16 +33,8 @@ _LEAST_WARM_S = 45.0
 _ROUNDING_S = 1e-9
 _LONGEST = 4
 """Measured times after which jobs that still run count as missed."""
-_CUT_TIMES, _CUT_MORE = 1.5, 20
-"""A run is cut when so many times the expected number of samples above a limit, and some more, are there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The times between which requests and jobs that begin are measured."""
-
-    warm_s: float
-    end_s: float
+_CHECKS = 16
+"""Times, within the measured ones, at which it is checked whether what still runs misses an objective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +65,6 @@ class Load:
         return Window(warm_s, warm_s + length_s)
 
 
-@dataclass(slots=True)
-class Samples:
-    """What was measured: seconds by the time that objectives limit.
-
-    Attributes:
-        is_cut: whether the run was ended early, as an objective was already missed.
-    """
-
-    seconds: dict[str, list[float]] = field(
-        default_factory=lambda: {"first_token": [], "per_token": [], "job": []}
-    )
-    num_prompt: int = 0
-    num_cached: int = 0
-    num_requests: int = 0
-    num_sent: int = 0
-    is_cut: bool = False
-
-
 class Clock(Protocol):
     """What a load needs of its driver: the virtual one, or a real clock."""
 
@@ -100,10 +75,6 @@ class Clock(Protocol):
 
     def at(self, at_s: float, happen: Callable[[], Sequence[Event]], /) -> None:
         """Plan a call whose events go to the schedulers."""
-
-
-class Enough(Exception):
-    """Raised out of the run when nothing more is to be measured."""
 
 
 @dataclass(slots=True)
@@ -138,19 +109,32 @@ class JobLoad(Observer):
     """The jobs of a load during one run. Give it to a driver as an observer and its `on_reply`, then call
     `attach`. The run ends with `Enough`.
 
+    Args:
+        cuts: whether the run ends as soon as it surely misses an objective.
+
     Attributes:
         lengths: tokens of the answer of each query that runs.
     """
 
     def __init__(
-        self, traffic: Traffic, load: Load, objectives: Sequence[Objective], window: Window, seed: int
+        self,
+        traffic: Traffic,
+        load: Load,
+        objectives: Sequence[Objective],
+        window: Window,
+        seed: int,
+        *,
+        cuts: bool = True,
     ) -> None:
-        self.samples = Samples()
+        num_jobs = load.jobs_per_s(traffic) * (window.end_s - window.warm_s) if cuts else math.inf
+        num_requests = num_jobs * traffic.requests_per_job
+        expected = {"first_token": num_requests, "per_token": num_requests, "job": num_jobs}
+        self._measures = Measures(objectives, expected)
+        self.samples = self._measures.samples
         self.lengths: dict[str, int] = {}
         self._traffic = traffic
         self._load = load
         self._window = window
-        self._objectives = objectives
         self._measures_jobs = any(one.time == "job" for one in objectives)
         self._seed = seed
         self._weights = list(accumulate(job.duration_s for job in traffic.jobs))
@@ -160,7 +144,6 @@ class JobLoad(Observer):
         self._tasks: dict[int, str] = {}
         self._num_jobs = 0
         self._num_measured = 0
-        self._most_above = self._cut_at(load.jobs_per_s(traffic) * (window.end_s - window.warm_s))
         self._clock: Clock
 
     # --- what the driver calls
@@ -169,8 +152,11 @@ class JobLoad(Observer):
         """Begin: plan the first arrivals."""
         self._clock = clock
         window = self._window
+        length_s = window.end_s - window.warm_s
         clock.at(window.end_s, self._end_if_over)
-        clock.at(window.warm_s + _LONGEST * (window.end_s - window.warm_s), self._end)
+        clock.at(window.warm_s + _LONGEST * length_s, self._end)
+        for number in range(1, _LONGEST * _CHECKS):
+            clock.at(window.warm_s + number / _CHECKS * length_s, self._check)
         if self._load.unit == "sessions":
             for lane in range(int(self._load.amount)):
                 draw = self._draw(f"lane {lane}")
@@ -243,7 +229,7 @@ class JobLoad(Observer):
         """Begin a job."""
         now_s = self._clock.now_s
         running = self._opened(job, AgentPlan(job.trace), now_s, lane)
-        if self._measures_jobs and self._is_measured(now_s):
+        if self._measures_jobs and self._window.holds(now_s):
             running.is_measured = True
             self._num_measured += 1
         return self._due(running)
@@ -275,7 +261,7 @@ class JobLoad(Observer):
         del self._jobs[running.number]
         if running.is_measured:
             self._num_measured -= 1
-            self._add("job", now_s - running.start_s)
+            self._measures.add("job", now_s - running.start_s)
         if (lane := running.lane) is not None:
             self._clock.at(now_s, lambda: self._start(lane.choice(self._traffic.jobs), lane))
 
@@ -296,7 +282,7 @@ class JobLoad(Observer):
     def _submit(self, running: _Running, request: str) -> Submit:
         now_s = self._clock.now_s
         call, name = running.job.calls[request], f"{running.number}/{request}"
-        is_measured = self._is_measured(now_s)
+        is_measured = self._window.holds(now_s)
         self._sent[name] = _Sent(running, request, now_s, is_measured)
         self._num_measured += is_measured
         self.samples.num_sent += 1
@@ -305,37 +291,28 @@ class JobLoad(Observer):
 
     # --- what is measured
 
-    def _is_measured(self, now_s: float) -> bool:
-        return self._window.warm_s <= now_s < self._window.end_s
-
     def _measure(self, sent: _Sent, num_output: int, now_s: float) -> None:
         self._num_measured -= 1
         self.samples.num_requests += 1
         if sent.first_s is None:
             return
-        self._add("first_token", sent.first_s - sent.at_s)
+        self._measures.add("first_token", sent.first_s - sent.at_s)
         if num_output > 1:
-            self._add("per_token", (now_s - sent.first_s) / (num_output - 1))
+            self._measures.add("per_token", (now_s - sent.first_s) / (num_output - 1))
 
-    def _add(self, time: str, seconds: float) -> None:
-        self.samples.seconds[time].append(seconds)
-        for place, one in enumerate(self._objectives):
-            if one.time == time and seconds > one.limit_s:
-                self._most_above[place] -= 1
-                if self._most_above[place] < 0:
-                    self.samples.is_cut = True
-                    raise Enough
-
-    def _cut_at(self, num_jobs: float) -> list[float]:
-        """Return how many samples above each objective's limit end the run, as it is missed then."""
-        expected = [
-            num_jobs if one.time == "job" else num_jobs * self._traffic.requests_per_job
-            for one in self._objectives
+    def _check(self) -> Sequence[Event]:
+        """End the run if what still runs has made it miss an objective. Caches were cold when requests from
+        before the measured time were sent, so that these count from its beginning.
+        """
+        now_s, warm_s = self._clock.now_s, self._window.warm_s
+        waiting = [
+            ("first_token", (sent.first_s or now_s) - max(sent.at_s, warm_s))
+            for sent in self._sent.values()
+            if sent.is_measured or sent.first_s is None
         ]
-        return [
-            math.inf if one.share_above is None else _CUT_TIMES * number * one.share_above + _CUT_MORE
-            for one, number in zip(self._objectives, expected, strict=True)
-        ]
+        jobs = [("job", now_s - job.start_s) for job in self._jobs.values() if job.is_measured]
+        self._measures.check([*waiting, *jobs])
+        return ()
 
     def _end_if_over(self) -> Sequence[Event]:
         """End the run when all that was measured has ended."""

@@ -48,7 +48,7 @@ def answer_page(study: Study, answer: Answer, servers: Sequence[Server]) -> str:
             for one in answer.what_ifs
         ]
         body.append(f"<h2>Changes</h2><table>{''.join(rows)}</table>")
-    body += [f"<p>{escape(line)}</p>" for line in notes(study, servers)]
+    body += [f"<p>{escape(line)}</p>" for line in notes(study, answer, servers)]
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

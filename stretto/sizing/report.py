@@ -48,12 +48,38 @@ def sentence(answer: Answer) -> str:
             if served is None
             else f"{_serves(served)} within {within}{_breaks(served)}"
         )
-    if not answer.is_best_known:
-        return f"the fleet for {shown_load(answer.wanted)} is not known yet"
-    least = [f"{one.fleet.name} serves {interval(one.capacity)}" for one in usable]
+    wanted, fleets = shown_load(answer.wanted), answer.fleets
+    if fleets.best is not None:
+        verb = "serves" if fleets.best[0].num_servers == 1 else "serve"
+        return f"{fleets.best[0].name} {verb} {wanted} within {within}"
+    if not fleets.is_over:
+        return f"the fleet for {wanted} is not known yet"
+    least = "; ".join(f"{one.fleet.name} serves {interval(one.capacity)}" for one in usable)
+    nearest = "" if fleets.nearest is None else f"{_missed_by(fleets.nearest)}; "
+    return f"no fleet of up to {MOST_SERVERS} servers serves {wanted} within {within}: {nearest}{least}"
+
+
+def so_far(answer: Answer) -> str:
+    """Return how far the search has come, in a few words."""
+    if answer.best is not None or not answer.fleets.best:
+        return ""
+    fleet, price = answer.fleets.best
+    left = "" if answer.fleets.num_left is None else f", {answer.fleets.num_left} cheaper ones left"
+    return f"best so far {fleet.name}{'' if price is None else f' for {price:.2f} an hour'}{left}"
+
+
+def not_searched(answer: Answer) -> str:
+    """Return what the search for the cheapest fleet has left out; an empty text if nothing."""
+    fleets = answer.fleets
+    if answer.wanted is None or not answer.alone or (fleets.is_over and not fleets.num_left):
+        return ""
+    if fleets.num_left is None:
+        return "the search for cheaper fleets has not ended" if fleets.best else ""
+    if not fleets.num_left:
+        return ""
     return (
-        f"no fleet of up to {MOST_SERVERS} servers serves {shown_load(answer.wanted)} within {within}: "
-        f"{'; '.join(least)}"
+        f"{fleets.num_left} mixtures that are cheaper were not tried; their servers add up to at most "
+        f"{fleets.most_share:.0%} of the load"
     )
 
 
@@ -74,19 +100,23 @@ def _breaks(served: Served) -> str:
 
 
 def _missed(served: Served) -> str:
-    broken = served.broken
-    if broken is None:
+    if served.broken is None:
         return f"{served.fleet.name} misses it in most draws"
-    times = broken.value_s / broken.objective.limit_s
-    return (
-        f"{served.fleet.name} misses {broken.objective} even at {shown_load(broken.load)}: "
-        f"{shown_s(broken.value_s)}, {times:.2g} times the limit"
-    )
+    return _missed_by(served.broken)
+
+
+def _missed_by(broken: Break) -> str:
+    parts = [
+        f"{one} ({shown_s(value_s)}, {value_s / one.limit_s:.2g} times the limit)"
+        for one, value_s in broken.missed
+    ]
+    return f"{broken.fleet.name} at {shown_load(broken.load)} misses {' and '.join(parts)}"
 
 
 def broken_text(broken: Break) -> str:
     """Return what is missed, and by how much."""
-    return f"{broken.objective.label} {shown_s(broken.value_s)}"
+    objective, value_s = broken.missed[0]
+    return f"{objective.label} {shown_s(value_s)}"
 
 
 def interval(capacity: Capacity) -> str:
@@ -107,9 +137,11 @@ def change_text(what_if: WhatIf) -> str:
     return f"{what_if.share - 1:+.0%}"
 
 
-def notes(study: Study, servers: Sequence[Server]) -> Iterator[str]:
+def notes(study: Study, answer: Answer, servers: Sequence[Server]) -> Iterator[str]:
     """Yield what the answer rests on."""
     traffic = study.traffic
+    if left := not_searched(answer):
+        yield left
     estimated = [server for server in servers if not server.is_measured]
     if estimated:
         labels = ", ".join(server.label for server in estimated)
@@ -141,7 +173,9 @@ def as_data(
         "objectives": [str(one) for one in answer.objectives],
         "wanted": None if answer.wanted is None else answer.wanted.amount,
         "servers": [_served_data(one) for one in answer.alone],
-        "fewest": [{"fleet": fleet.name, "price_per_h": price} for fleet, price in answer.fewest],
+        "fewest": [{"fleet": fleet.name, "price_per_h": price} for fleet, price in answer.fleets.fewest],
+        "cheapest": None if answer.fleets.best is None else answer.fleets.best[0].name,
+        "cheaper_not_tried": answer.fleets.num_left,
         "best": None if answer.best is None else _served_data(answer.best),
         "what_if": [
             {
@@ -152,7 +186,7 @@ def as_data(
             }
             for one in answer.what_ifs
         ],
-        "notes": list(notes(study, servers)),
+        "notes": list(notes(study, answer, servers)),
         "runs": [
             {
                 "fleet": fleet.name,
@@ -187,6 +221,6 @@ def _served_data(served: Served) -> Mapping[str, object]:
         "draws": len(served.capacity.levels),
         "price_per_h": served.price,
         "breaks_at": None if broken is None else broken.load.amount,
-        "missed": None if broken is None else str(broken.objective),
-        "value_s": None if broken is None else broken.value_s,
+        "missed": None if broken is None else str(broken.missed[0][0]),
+        "value_s": None if broken is None else broken.missed[0][1],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -76,12 +77,16 @@ class Study:
 
     def meets(self, fleet: Fleet, load: Load, draw: int) -> bool:
         """Return whether a fleet meets the objectives under a load."""
-        return self.outcome(fleet, load, draw).missed(self.objectives) is None
+        return not self.outcome(fleet, load, draw).missed(self.objectives)
 
     def serves(self, fleet: Fleet, load: Load) -> bool:
-        """Return whether a fleet meets the objectives under a load in all draws."""
-        for draw in range(self.draws):
-            for ahead in range(draw, min(self.draws, draw + self.num_parallel)):
+        """Return whether a fleet meets the objectives under a load in all draws. Those come first in which
+        other fleets missed them.
+        """
+        missed = Counter(draw for (_, _, draw), one in self.outcomes.items() if one.missed(self.objectives))
+        draws = sorted(range(self.draws), key=lambda draw: -missed[draw])
+        for place, draw in enumerate(draws):
+            for ahead in draws[place : place + self.num_parallel]:
                 self._begun((fleet, load, ahead))
             if not self.meets(fleet, load, draw):
                 return False

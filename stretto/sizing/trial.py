@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from stretto.model.deployment import Deployment, Engine
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
-from stretto.sizing.load import Enough, JobLoad, Load
+from stretto.sizing.load import JobLoad, Load
+from stretto.sizing.measured import Enough
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import ENGINE, MAX_RUNNING, Server
 from stretto.sizing.traffic import Traffic
@@ -56,15 +57,16 @@ class Outcome:
     cached_share: float
     num_requests: int
 
-    def missed(self, objectives: Sequence[Objective]) -> Objective | None:
-        """Return the objective that is missed by most, as a share of its limit; None if all are met."""
-        ratios = [
-            (value_s / one.limit_s, place)
-            for place, (one, value_s) in enumerate(zip(objectives, self.values_s, strict=True))
-            if value_s is not None
+    def missed(self, objectives: Sequence[Objective]) -> tuple[tuple[Objective, float], ...]:
+        """Return the objectives that are missed, with what was measured instead, by how much as a share of
+        the limit, the most first.
+        """
+        missed = [
+            (one, value_s)
+            for one, value_s in zip(objectives, self.values_s, strict=True)
+            if value_s is not None and value_s > one.limit_s
         ]
-        ratio, place = max(ratios, default=(0.0, 0))
-        return objectives[place] if ratio > 1 else None
+        return tuple(sorted(missed, key=lambda pair: -pair[1] / pair[0].limit_s))
 
 
 def run(

@@ -15,6 +15,9 @@ import msgspec
 from stretto.model.errors import UserError
 from stretto.schema.typed import convert, problem_of, unknown_key
 
+MOST_BYTES, MOST_LINE_BYTES = 4 << 30, 256 << 20
+"""Longest trace and longest line: a small compressed file may hold more than there is memory."""
+
 
 class TraceError(UserError):
     """Error: a trace file cannot be used. The message names the file, the row or line, and the reason."""
@@ -101,12 +104,23 @@ def json_lines(path: Path) -> Iterator[JsonLine]:
         yield JsonLine(path, number, fields)
 
 
-def text_lines(path: Path) -> list[str]:
-    """Return all lines of a file, which is UTF-8 and perhaps compressed. Raises TraceError if it cannot be
-    read.
+def text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file, which is UTF-8 and perhaps compressed, one by one as they are read.
+
+    Raises:
+        TraceError: it cannot be read, or it or a line is too long.
     """
+    num_left = MOST_BYTES
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return data.decode("utf-8-sig").split("\n")  # a text in JSON may hold other line breaks
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            encoding = "utf-8-sig"
+            while line := file.readline(MOST_LINE_BYTES + 1):
+                num_left -= len(line)
+                if num_left < 0:
+                    raise TraceError(f"{path}: has more than {MOST_BYTES:,} bytes, not compressed")
+                if len(line) > MOST_LINE_BYTES:
+                    raise TraceError(f"{path}: has a line of more than {MOST_LINE_BYTES:,} bytes")
+                yield line.removesuffix(b"\n").decode(encoding)  # a text in JSON may hold other line breaks
+                encoding = "utf-8"
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read ({error})") from error

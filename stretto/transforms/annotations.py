@@ -14,7 +14,7 @@ _MOST_NAMED = 5
 _MAX_SHOWN_CHARS = 80
 
 
-class Fields:
+class ObjectFields:
     """The fields of a JSON object, each with a type, as the arguments of a function or the object of a class.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints, overload
 
 from stretto.model.errors import ConfigError
 from stretto.model.tools import BadArguments, Tool
-from stretto.transforms.annotations import Fields
+from stretto.transforms.annotations import ObjectFields
 
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns?|Raises|Yields|Examples?|Notes?):\s*$")
 _ARGUMENT = re.compile(r"^(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
@@ -67,7 +67,7 @@ def tool(
     def make(function: Callable[..., object]) -> Tool:
         called: str = name or getattr(function, "__name__", "") or type(function).__name__
         summary, described = _documented(inspect.getdoc(function) or "")
-        fields = Fields(f"tool {called!r}", _parameters(called, function), described)
+        fields = ObjectFields(f"tool {called!r}", _parameters(called, function), described)
         return Tool(
             called,
             " ".join((description or summary or called.replace("_", " ")).split()),
@@ -103,7 +103,7 @@ def _of_function(given: object) -> Tool:
 class _Checked:
     """A function that is called with arguments in JSON, once they fit its parameters."""
 
-    def __init__(self, function: Callable[..., object], fields: Fields) -> None:
+    def __init__(self, function: Callable[..., object], fields: ObjectFields) -> None:
         self._function = function
         self._fields = fields
 

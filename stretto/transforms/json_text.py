@@ -18,7 +18,7 @@ _STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d{1,9})\]|\[(\*)\]|\[('[^']*'|\"[^\
 
 def json_value(_: object) -> Callable[[object], object]:
     """Return the transform `json`: the value of a text in JSON, which may stand in a Markdown code block."""
-    return read_json
+    return json_of_text
 
 
 def json_path(path: object) -> Callable[[object], object]:
@@ -31,7 +31,7 @@ def json_path(path: object) -> Callable[[object], object]:
     steps = _steps(path)
 
     def find(value: object) -> object:
-        values: list[Any] = [read_json(value) if isinstance(value, str) else value]
+        values: list[Any] = [json_of_text(value) if isinstance(value, str) else value]
         for step in steps:
             values = [inner for one in values for inner in _inner(one, step, str(path))]
         if "*" in steps:
@@ -52,7 +52,7 @@ def json_schema(schema: object) -> Callable[[object], object]:
     checked = Schema(schema)
 
     def check(value: object) -> object:
-        found = read_json(value) if isinstance(value, str) else value
+        found = json_of_text(value) if isinstance(value, str) else value
         checked.check(found)
         return found
 
@@ -71,7 +71,7 @@ def to_json(_: object) -> Callable[[object], object]:
     return write
 
 
-def read_json(value: object) -> object:
+def json_of_text(value: object) -> object:
     """Return the value of a text in JSON, which may stand in a Markdown code block.
 
     Raises:

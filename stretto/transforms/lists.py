@@ -25,7 +25,7 @@ def split(separator: object) -> Callable[[object], object]:
     return lambda value: text_of(value).split(separator)
 
 
-def join(separator: object) -> Callable[[object], object]:
+def join_items(separator: object) -> Callable[[object], object]:
     """Return the transform `join ", "`: the items of a list as one text.
 
     Raises:

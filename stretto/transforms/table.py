@@ -29,7 +29,7 @@ TRANSFORMS: Mapping[str, Make] = MappingProxyType(
         "number": words.number,
         "datetime": words.date_and_time,
         "split": lists.split,
-        "join": lists.join,
+        "join": lists.join_items,
         "comma": lists.comma,
         "numbered": lists.numbered,
         "markdown": lists.markdown,

@@ -46,7 +46,7 @@ def ends_replay(frames: Sequence[bytes]) -> bool:
     return list(frames[-2:-1]) == [END_OF_REPLAY]
 
 
-def read_batch(payload: bytes) -> Any:
+def decode_kv_batch(payload: bytes) -> Any:
     """Decode a message's batch of KV events from msgpack to plain values. Raises BadReply if it cannot be
     decoded.
     """

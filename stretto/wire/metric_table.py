@@ -107,6 +107,12 @@ REPAIRED = Family("stretto_repaired_requests_total", "counter", "Requests whose 
 
 # --- what a door and its workers are doing
 
+CERTIFICATE_EXPIRES = Family(
+    "stretto_certificate_expires_timestamp_seconds",
+    "gauge",
+    "Unix time at which a certificate expires that the settings name.",
+    ("file",),
+)
 ATTEMPTS = Family(
     "stretto_attempts_total", "counter", "Times that a request was sent to a worker.", ("worker",)
 )
@@ -144,7 +150,7 @@ OWN = (
     *(REQUESTS, PROMPT, COMPUTED, CACHED, PREDICTED, GENERATED, HELD_S, QUEUE_S, FIRST_TOKEN_S, TOKEN_S),
     *(REQUEST_S, DEADLINES, REFUSED, ATTEMPTS, FAILED_ATTEMPTS, HEDGES, DECISION_S, WAITING, OPEN),
     *(FAULT_REQUESTS, FAULT_TOKENS, FAULT_S, REPAIRED),
-    *(HELD_BYTES, PROGRAMS, RUNNING, STATE, WANTS_KEY, KV_TOKENS, KV_CLAIMED),
+    *(CERTIFICATE_EXPIRES, HELD_BYTES, PROGRAMS, RUNNING, STATE, WANTS_KEY, KV_TOKENS, KV_CLAIMED),
 )
 """Metrics of a door: `stretto serve` and `stretto route`."""
 

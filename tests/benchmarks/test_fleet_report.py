@@ -48,6 +48,7 @@ def test_it_wants_data(tmp_path: Path) -> None:
         measure(SIZE, BenchmarkOptions(cells=tmp_path))
 
 
+@pytest.mark.long
 def test_all_tables_are_made(tmp_path: Path) -> None:
     for package in ("uvloop", "openai"):
         pytest.importorskip(package)

@@ -18,7 +18,7 @@ from benchmarks.fleet.runs import Arena, Load, Scene, lengths_file
 from benchmarks.fleet.schemes import SIMULATED_OURS
 from benchmarks.fleet.servers import running_fleet
 from benchmarks.fleet.simulated import SimulatedFleet
-from stretto.emulate.faults import Fault
+from stretto.emulate.faults import ServerFault
 
 pytest.importorskip("uvloop")
 LAYOUT = Layout(num_llms=2, max_sequences=4)
@@ -35,7 +35,7 @@ def scene(app: str, num_queries: int = 2) -> Scene:
     return Scene(app, Load(0.5, num_queries), 0, 4.0, 1.0)
 
 
-@pytest.mark.parametrize("name", [BY_HAND, OURS])
+@pytest.mark.parametrize("name", [pytest.param(BY_HAND, marks=pytest.mark.long), OURS])
 def test_a_program_answers_as_in_virtual_time(tmp_path: Path, name: str) -> None:
     if name == BY_HAND:
         pytest.importorskip("openai")
@@ -47,12 +47,12 @@ def test_a_program_answers_as_in_virtual_time(tmp_path: Path, name: str) -> None
             assert different_answers({"emulated": ran, "simulated": simulated}) == []
 
 
-@pytest.mark.parametrize("name", [BY_HAND, OURS])
+@pytest.mark.parametrize("name", [pytest.param(BY_HAND, marks=pytest.mark.long), OURS])
 def test_no_query_is_lost_when_a_server_dies(tmp_path: Path, name: str) -> None:
     if name == BY_HAND:
         pytest.importorskip("openai")
     with arena(tmp_path) as place:
-        faults = ((0, Fault("die", after_s=0.5)),)
+        faults = ((0, ServerFault("die", after_s=0.5)),)
         assert place.run(CONTESTANTS[name], scene("naive", 6), faults).errors == []
 
 

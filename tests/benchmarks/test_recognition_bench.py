@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.recognition.benchmark import JOINED, KINDS, RecognitionSize, measure
 from benchmarks.recognition.calls import Joined, interleaved, recognise
 from benchmarks.recognition.costs import EVENTS, MEMORY, TIMES
@@ -12,6 +14,7 @@ from benchmarks.recognition.recorded import recorded_calls
 from benchmarks.registry import BenchmarkOptions
 
 
+@pytest.mark.long
 def test_the_tables_at_toy_size() -> None:
     size = RecognitionSize(num_sessions=60, seeds=1, num_programs=200, repeats=3)
     report = measure(size, BenchmarkOptions())

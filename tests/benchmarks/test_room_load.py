@@ -24,6 +24,7 @@ def run(servers: Servers, **load: object) -> Measured:
     return servers.run(Load(**settings), SESSIONS, seed=0)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_memory_that_is_too_small_for_all_serves_more_if_programs_are_held() -> None:
     nothing, endless = run(SMALL), run(Servers(memory=1.0))
     ours = run(Servers(memory=0.1, holds=True))
@@ -33,7 +34,7 @@ def test_a_memory_that_is_too_small_for_all_serves_more_if_programs_are_held() -
     assert endless.longest_hold_s == nothing.longest_hold_s == 0.0 < ours.longest_hold_s
 
 
-@pytest.mark.parametrize("placement", ["stretto", "least_loaded"])
+@pytest.mark.parametrize("placement", ["stretto", pytest.param("least_loaded", marks=pytest.mark.long)])
 def test_plain_requests_through_a_router_are_held_too(placement: str) -> None:
     by_arrival = RoutedServers(memory=0.1, order="per_invocation", placement=placement)
     nothing, ours = run(by_arrival), run(RoutedServers(memory=0.1, holds=True, placement=placement))
@@ -43,6 +44,7 @@ def test_plain_requests_through_a_router_are_held_too(placement: str) -> None:
     assert ours.longest_hold_s > 0.0
 
 
+@pytest.mark.long
 def test_a_router_loses_nothing_where_all_fit() -> None:
     by_arrival = run(RoutedServers(order="per_invocation"), num_clients=8)
     assert run(RoutedServers(holds=True), num_clients=8).row() == by_arrival.row()

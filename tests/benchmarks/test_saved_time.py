@@ -16,6 +16,7 @@ from stretto.sched.orders import ORDERS
 VIRTUAL = PassesSize(num_chunks=140, num_queries=2, seeds=1, real=None)
 
 
+@pytest.mark.long
 def test_the_virtual_part_has_every_table_and_keeps_its_bounds() -> None:
     report = measure(VIRTUAL, BenchmarkOptions())
     rows = report.table(END_TO_END)

@@ -15,6 +15,7 @@ from stretto.trace.lines import TraceError
 TOY = SimSize(instances=3, requests=40, saturating=20, max_running=8, burst=(20, 60), turns=2)
 
 
+@pytest.mark.long
 def test_it_says_how_much_was_simulated_how_fast() -> None:
     report = measure(TOY, BenchmarkOptions())
     rows = report.table(SPEED)

@@ -9,7 +9,8 @@ import pytest
 from benchmarks.size.benchmark import crossings
 from benchmarks.size.real_time import run_real
 from stretto.sizing.asked import parse_servers
-from stretto.sizing.load import Load, Window
+from stretto.sizing.load import Load
+from stretto.sizing.measured import Window
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.traffic import traffic_of

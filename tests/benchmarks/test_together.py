@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.together.benchmark import TABLE, TogetherSize, measure
 from benchmarks.together.load import arrivals, waiting
@@ -18,6 +20,7 @@ def trace(seconds: float, rate: float) -> list[TraceRequest]:
     return found
 
 
+@pytest.mark.long
 def test_queries_hardly_lose_by_offline_work_that_uses_what_they_leave() -> None:
     report = measure(
         TogetherSize(loads=((2, 0.5),), seconds=60.0, seeds=1), BenchmarkOptions(), trace(60.0, 2.0)

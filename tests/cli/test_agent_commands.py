@@ -16,6 +16,7 @@ import pytest
 from support.command_line import CommandLine, running, serving
 from support.openai_stub import OpenAIStub, Reply
 
+FILES_BEFORE = Path(__file__).parent / "files_before"
 MAIN = (sys.executable, "-m", "stretto.cli.main")
 
 
@@ -141,8 +142,7 @@ def test_simulated_servers_run_as_many_requests_as_their_memory_holds(
 
 
 def test_a_replay_refuses_what_a_trace_cannot_have(stretto: CommandLine, trace: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run.jsonl"
-    run.write_text('{"schema": "stretto-run"}\n')
+    run, missing = FILES_BEFORE / "run.jsonl", tmp_path / "missing.jsonl"
     for args, message in (
         ((trace, "--passes", "none"), "UserError: --passes: a trace of agents has no graphs"),
         ((trace, "--instances", "x=1"), "ConfigError: there is no engine 'x'"),
@@ -150,6 +150,7 @@ def test_a_replay_refuses_what_a_trace_cannot_have(stretto: CommandLine, trace: 
         ((trace, "--model", "x"), "ConfigError: preset A100-80G has no model 'x'"),
         ((trace, "--device", "x"), "ConfigError: there is no preset 'x'"),
         ((trace, "--device", "RTX-3090"), "ConfigError: preset RTX-3090 has no model"),
-        ((run, "--model", "x"), f"UserError: --model is for traces of agents; {run} is none"),
+        ((run, "--model", "x"), f"UserError: --model is for traces of agents; {run} is a recorded run"),
+        ((missing, "--placement", "e2"), f"UserError: {missing}: cannot be read"),
     ):
         assert stretto.refuses("replay", *args).startswith(message)

@@ -16,6 +16,7 @@ import stretto
 from stretto.apps import APPS
 from stretto.cli import names
 from stretto.cli.commands import app
+from stretto.cluster.placements.table import PLACEMENTS
 from stretto.costs.loading import SOURCES
 from stretto.engines.batch.embedding import DTYPES, MINILM
 from stretto.engines.llms import RECOVER_S
@@ -193,6 +194,7 @@ def test_an_argument_is_refused_before_anything_heavy_is_imported(
 def test_names_in_help_are_those_of_the_tables() -> None:
     assert tuple(APPS) == names.APPS
     assert tuple(ORDERS) == names.POLICIES
+    assert tuple(PLACEMENTS) == names.PLACEMENTS
     assert tuple(PLANNERS) == names.PLANNERS
     assert SOURCES == names.WEIGHTS
     assert DTYPES == names.DTYPES

@@ -114,12 +114,16 @@ def test_bad_files_are_reported_and_skipped_unless_strict(stretto: CommandLine, 
     assert "empty.txt: is empty" in stretto.refuses("explain", "--docs", doc.parent, "--strict")
 
 
-def test_what_is_left_out_is_named_and_refused_if_strict(stretto: CommandLine, doc: Path) -> None:
-    (doc.parent / "plan.odt").write_text("text")
+@pytest.mark.parametrize("name", ["plan.odt", "pictures/plan.heic", "Makefile"])
+def test_what_is_left_out_is_named_and_refused_if_strict(stretto: CommandLine, doc: Path, name: str) -> None:
+    (doc.parent / name).parent.mkdir(exist_ok=True)
+    (doc.parent / name).write_text("text")
     ended = stretto("explain", "--app", "naive", "--docs", doc.parent)
     assert ended.code == 0
-    assert ended.err.startswith(f"skipped {doc.parent}: 1 file of other kinds: plan.odt (read are .pdf, ")
-    assert "1 file of other kinds" in stretto.refuses("explain", "--docs", doc.parent, "--strict")
+    assert ended.err.startswith(f"skipped {doc.parent}: 1 file of other kinds: {name} (read are .pdf, ")
+    for command in (("explain",), ("ask", "Why?")):
+        refused = stretto.refuses(*command, "--docs", doc.parent, "--strict")
+        assert f"1 file of other kinds: {name} (read are " in refused
 
 
 def test_explain_refuses_what_ask_refuses(stretto: CommandLine, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
@@ -34,8 +35,9 @@ def test_options_of_a_command_are_completed() -> None:
 
 
 def test_the_script_for_a_shell_is_shown() -> None:
-    command = [sys.executable, "-c", _MAIN, "--show-completion", "bash"]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    # The command asks which shell started it. A test's own parent may be none.
+    command = shlex.join([sys.executable, "-c", _MAIN, "--show-completion"])
+    ended = subprocess.run(["bash", "-c", f"{command}; exit $?"], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "_STRETTO_COMPLETE=complete_bash" in ended.stdout
 

@@ -78,6 +78,54 @@ def test_an_interrupt_shows_what_is_known(
     assert runs
 
 
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, TimeoutError])
+def test_an_end_in_the_search_for_fleets_shows_the_best_so_far(
+    stretto: CommandLine,
+    runs: list[tuple[Fleet, float, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    ended: type[BaseException],
+) -> None:
+    import stretto.sizing.study as study
+
+    made_up = study.run
+
+    def interrupted(*given: object) -> Outcome:
+        if given[0].num_servers > 1 and len(given[0].servers) > 1:  # type: ignore[attr-defined]
+            raise ended
+        return made_up(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("stretto.sizing.study.run", interrupted)
+    prices = tmp_path / "prices.toml"
+    prices.write_text("H100 = 2.5\nA100 = 1.6\n")
+    options = ("--load", "110 sessions", "--gpu", "H100,A100", "--prices", prices, "--draws", "1")
+    found = stretto("size", EXAMPLE, *options, "--seconds", "600")
+    assert found.code == 0, found.err
+    assert "this is known so far:" in found.err
+    assert found.out.startswith("6 × A100-80G serve 110 sessions within p95 first token 2 s\n")
+    assert "mixtures that are cheaper were not tried; their servers add up to at most" in found.out
+    data = json.loads(stretto("size", EXAMPLE, *options, "--json").out)
+    assert (data["is_whole"], data["cheapest"]) == (False, "6 × A100-80G")
+    assert data["cheaper_not_tried"] > 0
+
+
+def test_a_load_that_no_fleet_serves_is_told_with_the_nearest(
+    stretto: CommandLine, runs: list[tuple[Fleet, float, int]]
+) -> None:
+    options = ("--draws", "1", "--gpu", "H100", "--no-what-if")
+    found = stretto("size", EXAMPLE, "--load", "3840 sessions", *options)
+    assert (
+        "no fleet of up to 64 servers serves 3840 sessions within p95 first token 2 s: 64 × H100-80G at 3840 "
+        in found.out
+    )
+    assert "misses p95 first token 2 s (4 s, 2 times the limit); 1 × H100-80G serves 30" in found.out
+    num_runs = len(runs)
+    assert (
+        "no fleet of up to 64 servers" in stretto("size", EXAMPLE, "--load", "90000 sessions", *options).out
+    )
+    assert max(amount for _, amount, _ in runs[num_runs:]) < 90000, "what surely fails is not simulated"
+
+
 def test_wrong_questions_are_refused_before_any_run(
     stretto: CommandLine, runs: list[tuple[Fleet, float, int]], tmp_path: Path
 ) -> None:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.cluster.kept_free import KeptFree, Rooms
+from stretto.cluster.kept_free import KeptFree, RoomPerInstance
 from stretto.cluster.offline_room import OfflineRoom
 from stretto.costs.learned_steps import LearnedSteps
 from stretto.model.profile import Profile
 
 PROFILE = Profile(base_s=0.0, per_unit_s=5e-5, per_output_s=0.01, per_neighbour_s=1e-4)
-ROOMS = Rooms(num_slots=256, capacity_tokens=100_000)
+ROOMS = RoomPerInstance(num_slots=256, capacity_tokens=100_000)
 
 
 def begin_lines(room: OfflineRoom, until_s: float, most: int = 1000) -> list[float]:

@@ -10,7 +10,7 @@ import pytest
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementRequest, Purpose
 from stretto.cluster.placements.stretto import Stretto
-from stretto.cluster.prefix_index import Held
+from stretto.cluster.prefix_index import HeldTokens
 from stretto.model.profile import Profile
 
 GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.03, per_neighbour_s=0.001)
@@ -35,7 +35,7 @@ def terms(request: PlacementRequest, *, reads_shared_once: bool) -> Mapping[str,
         expected_output=100,
     )
     policy = Stretto()
-    policy.prepare(request, [view], Held({}), 0.0)
+    policy.prepare(request, [view], HeldTokens({}), 0.0)
     return dict(zip(policy.names, policy.terms(request, view, 3000, 0.0), strict=True))
 
 

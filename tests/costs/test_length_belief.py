@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from stretto.costs.length_belief import LengthBelief, interval
+from stretto.costs.length_belief import LengthBelief, likely_interval
 from stretto.costs.output_lengths import OutputLengths, output_lengths
 
 UNIFORM = output_lengths(dict.fromkeys(range(1, 101), 1.0))
@@ -68,10 +68,10 @@ def test_the_interval_of_a_few_draws_holds_another_one_as_often_as_it_says(num_d
     held = 0
     for _ in range(2000):
         values = np.exp(random.normal(3.0, 0.2, num_draws + 1)).tolist()
-        low, high = interval(values[:-1])
+        low, high = likely_interval(values[:-1])
         held += low <= values[-1] <= high
     assert 0.88 <= held / 2000 <= 0.92
-    assert interval([7.0]) == (7.0, 7.0)
+    assert likely_interval([7.0]) == (7.0, 7.0)
 
 
 def tokens_left(
@@ -107,7 +107,7 @@ def tokens_left(
                 else 1
             )
         totals.append(float(total))
-    return float(lengths[~has_ended].sum() - so_far.sum()), *interval(totals)
+    return float(lengths[~has_ended].sum() - so_far.sum()), *likely_interval(totals)
 
 
 def test_the_interval_of_what_is_left_holds_the_truth_although_another_task_was_counted() -> None:

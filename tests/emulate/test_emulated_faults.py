@@ -15,7 +15,7 @@ from support.virtual_loop import in_virtual_time
 
 from stretto.emulate.app import EmulatedApp
 from stretto.emulate.fault_runner import FaultRunner
-from stretto.emulate.faults import Fault, FaultKind, parse_fault
+from stretto.emulate.faults import FaultKind, ServerFault, parse_fault
 from stretto.emulate.gate import Gate
 from stretto.model.errors import ConfigError
 
@@ -136,8 +136,11 @@ def test_a_fault_that_makes_no_sense_is_refused(body: dict[str, Any]) -> None:
 
 
 def test_a_fault_may_be_given_as_an_option() -> None:
-    assert parse_fault("replica=2,kind=slow,factor=5,after_s=10") == (2, Fault("slow", 10.0, factor=5.0))
-    with emulating(fleet_of(faults=((0, Fault("refuse")),))) as (url,):
+    assert parse_fault("replica=2,kind=slow,factor=5,after_s=10") == (
+        2,
+        ServerFault("slow", 10.0, factor=5.0),
+    )
+    with emulating(fleet_of(faults=((0, ServerFault("refuse")),))) as (url,):
         wait_for(lambda: httpx.get(f"{url}/health").status_code == 503)
 
 
@@ -185,10 +188,10 @@ async def test_the_end_of_a_fault_leaves_another_of_its_kind() -> None:
     faults = FaultRunner(server, gate)
     kinds: tuple[FaultKind, ...] = ("hang", "refuse")
     for kind in kinds:
-        faults.request(Fault(kind, for_s=10.0))
-        faults.request(Fault(kind, after_s=1.0, for_s=2.0))
-    faults.request(Fault("slow", for_s=10.0, factor=5.0))
-    faults.request(Fault("slow", after_s=1.0, for_s=2.0, factor=3.0))
+        faults.request(ServerFault(kind, for_s=10.0))
+        faults.request(ServerFault(kind, after_s=1.0, for_s=2.0))
+    faults.request(ServerFault("slow", for_s=10.0, factor=5.0))
+    faults.request(ServerFault("slow", after_s=1.0, for_s=2.0, factor=3.0))
     seen = []
     for _ in range(4):
         await asyncio.sleep(2.9)
@@ -200,8 +203,8 @@ async def test_the_end_of_a_fault_leaves_another_of_its_kind() -> None:
 async def test_events_may_be_late_and_lost_at_the_same_time() -> None:
     server = _Failing()
     faults = FaultRunner(server, Gate())
-    faults.request(Fault("late_events", for_s=4.0, delay_s=0.5))
-    faults.request(Fault("lost_events", after_s=2.0, for_s=4.0, share=0.25))
+    faults.request(ServerFault("late_events", for_s=4.0, delay_s=0.5))
+    faults.request(ServerFault("lost_events", after_s=2.0, for_s=4.0, share=0.25))
     seen = []
     for _ in range(4):
         await asyncio.sleep(1.9)
@@ -214,8 +217,8 @@ async def test_dropping_the_faults_drops_restarts_to_come_and_not_one_under_way(
     server, gate = _Failing(), Gate()
     faults = FaultRunner(server, gate)
     app = EmulatedApp(faults.table, gate)
-    faults.request(Fault("restart"))
-    faults.request(Fault("restart", after_s=9.0))
+    faults.request(ServerFault("restart"))
+    faults.request(ServerFault("restart", after_s=9.0))
     await asyncio.sleep(1.0)
     assert await ask_directly(app, "DELETE", FAULTS) == (200, {"faults": [{"kind": "restart"}]})
     await asyncio.sleep(20.0)
@@ -226,12 +229,12 @@ async def test_dropping_the_faults_drops_restarts_to_come_and_not_one_under_way(
 @pytest.mark.parametrize(
     ("faults", "is_up"),
     [
-        ((Fault("die", after_s=0.1),), False),
-        ((Fault("restart", after_s=0.1), Fault("restart", after_s=0.2)), True),
+        ((ServerFault("die", after_s=0.1),), False),
+        ((ServerFault("restart", after_s=0.1), ServerFault("restart", after_s=0.2)), True),
     ],
 )
 def test_a_server_that_dies_while_it_loads_does_not_come_up_by_that_loading(
-    faults: tuple[Fault, ...], is_up: bool
+    faults: tuple[ServerFault, ...], is_up: bool
 ) -> None:
     fleet = fleet_of(loading_s=0.5, faults=tuple((0, fault) for fault in faults))
     with running_servers(fleet) as servers:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stretto.engines.contract import SteppedLLM
-from stretto.engines.decoding import BASIC, changed, refuse_others
+from stretto.engines.decoding import BASIC, changed_settings, refuse_others
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Decode, Done, Failed, LLMTask
@@ -17,8 +17,8 @@ pytest_plugins = ("support.llm_fixtures",)
 
 
 def test_settings_that_are_the_default_are_not_changed() -> None:
-    assert changed(Decode()) == {}
-    assert changed(Decode(max_tokens=3, top_p=0.5)) == {"max_tokens": 3, "top_p": 0.5}
+    assert changed_settings(Decode()) == {}
+    assert changed_settings(Decode(max_tokens=3, top_p=0.5)) == {"max_tokens": 3, "top_p": 0.5}
 
 
 def test_settings_beyond_what_is_understood_are_refused() -> None:

@@ -351,7 +351,7 @@ def test_kv_events_cross_as_frames() -> None:
     frames = kv_frames.write_message("topic", 7, write_batch([stored], 0.5, {HASHER.root(""): ""}))
     number, payload = kv_frames.split_message(frames)
     assert number == 7
-    assert KVEventReader().read(kv_frames.read_batch(payload)) == [stored]
+    assert KVEventReader().read(kv_frames.decode_kv_batch(payload)) == [stored]
     assert not kv_frames.ends_replay(frames)
     assert kv_frames.ends_replay([b"", kv_frames.END_OF_REPLAY, b""])
     assert kv_frames.read_replay_request(kv_frames.write_replay_request(5)) == 5

@@ -61,6 +61,7 @@ async def answers(runtime: Runtime) -> list[str]:
     return [output["answer"] for output in outputs]
 
 
+@pytest.mark.long
 def test_threads_and_processes_say_the_same_and_a_lost_process_costs_a_retry(tiny_checkpoint: Path) -> None:
     """One test holds all scenes: a process that imports torch takes a while to start."""
     asyncio.run(asyncio.wait_for(_threads_and_processes(tiny_checkpoint), PATIENT))

@@ -86,6 +86,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
         core_models(app_of(str(tmp_path)))
 
 
+@pytest.mark.long
 def test_steps_and_starts_are_measured_in_processes() -> None:
     (model,) = core_models(app_of(str(MINI))).values()
     cost = measure_on_cores(model, usable_cores()[:1], max_s=0.5)

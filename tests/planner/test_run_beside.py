@@ -15,10 +15,11 @@ from stretto.model.errors import BadReply, ConfigError
 from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
-from stretto.planner.running.offline_job import OfflineJob, run_beside
+from stretto.planner.running.offline_job import run_beside
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import RunOutcome
 from stretto.planner.running.run_request import RunRequest
+from stretto.planner.running.unplanned_run import OfflineJob
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit
 from stretto.sched.observer import Observer

@@ -14,7 +14,7 @@ from stretto.graph.compile import compile_graph
 from stretto.graph.text import parse_graph
 from stretto.model.values import KV
 from stretto.programs.connection import extend
-from stretto.programs.fragment import MOST_PLACES, MOST_TOGETHER, Build, Call, parts_of
+from stretto.programs.fragment import MOST_PLACES, MOST_TOGETHER, Build, WaitingCall, parts_of
 from stretto.programs.function import Function
 from stretto.sched.messages import Action, Event, Extend
 from stretto.sched.queries.session import SessionMachine
@@ -66,10 +66,10 @@ async def test_fragments_of_a_known_form_are_not_built_again() -> None:
     assert num_built == 0
 
 
-def chained(num: int) -> list[Call]:
+def chained(num: int) -> list[WaitingCall]:
     """Calls, each of which reads what the one before makes; the last one first."""
     work = Function.of_prompt("go_on", "{{input:x}}+{{output:y}}", {"x": None}, {})
-    calls = [Call(work, {"x": f"v{i}"}, {"y": f"v{i + 1}"}, {}) for i in range(num)]
+    calls = [WaitingCall(work, {"x": f"v{i}"}, {"y": f"v{i + 1}"}, {}) for i in range(num)]
     return calls[::-1]
 
 
@@ -84,17 +84,17 @@ def test_calls_of_many_inputs_are_in_small_parts() -> None:
     """One call may have more by itself; then it is a part."""
     work = chained(1)[0].work
     inputs = {f"x{i}": f"v{i}" for i in range(900)}
-    calls = [Call(work, inputs, {"y": f"y{i}"}, {}) for i in range(20)]
+    calls = [WaitingCall(work, inputs, {"y": f"y{i}"}, {}) for i in range(20)]
     parts = list(parts_of(calls))
     assert [call for part in parts for call in part] == calls
     assert [len(part) for part in parts] == [MOST_PLACES // 901] * 10
-    large = Call(work, {f"x{i}": f"v{i}" for i in range(2 * MOST_PLACES)}, {"y": "y"}, {})
+    large = WaitingCall(work, {f"x{i}": f"v{i}" for i in range(2 * MOST_PLACES)}, {"y": "y"}, {})
     assert [list(part) for part in parts_of([calls[0], large, calls[1]])] == [[calls[0]], [large], [calls[1]]]
 
 
 def test_calls_in_a_circle_are_in_one_of_the_parts_each() -> None:
     calls = chained(MOST_TOGETHER + 1)
-    circle = [*calls, Call(calls[0].work, {"x": f"v{len(calls)}"}, {"y": "v0"}, {})]
+    circle = [*calls, WaitingCall(calls[0].work, {"x": f"v{len(calls)}"}, {"y": "v0"}, {})]
     found = [call for part in parts_of(circle) for call in part]
     assert sorted(map(id, found)) == sorted(map(id, circle))
 

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+pytest.importorskip("cryptography", reason="certificates of tests are made by cryptography")
+from support.certificates import Authority
 from support.routing import EVENTS, WHOLE, StubServer, run, until
 
 from stretto.cli.route import RouteOptions, route
@@ -40,6 +43,38 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 128 + signal.SIGTERM
             assert '"status":200' in (tmp_path / "log").read_text()
+
+    run(main())
+
+
+def test_a_hangup_reads_certificates_anew(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("first")
+    believes = authority.believing()
+
+    async def main() -> None:
+        server = StubServer("waits")
+        server.tls = authority.asking(*authority.sign("worker"))
+        await server.open()
+        of_worker = authority.sign("router")
+        line = (sys.executable, "-m", "stretto.cli.main", "route", "--worker", server.url, "--port", "0")
+        files = ("--tls-certificate", certificate, "--tls-key", key, "--worker-ca", str(authority.file))
+        shown = ("--worker-certificate", of_worker[0], "--worker-key", of_worker[1])
+        process = await asyncio.create_subprocess_exec(*line, *files, *shown, stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None
+        url = (await process.stderr.readline()).decode().split()[0]
+        async with httpx.AsyncClient(base_url=url, timeout=60, verify=believes) as client:
+            asked = {"prompt": "Hello", "stream": True}
+            async with client.stream("POST", "/v1/completions", json=asked) as reply:
+                parts = reply.aiter_bytes()
+                assert await anext(parts) == EVENTS[0]
+                process.send_signal(signal.SIGHUP)
+                assert b"certificates were read anew" in await process.stderr.readline()
+                server.go_on.set()
+                assert b"".join([part async for part in parts]).endswith(b"[DONE]\n\n")
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 128 + signal.SIGTERM
+        server.kill()
 
     run(main())
 

@@ -22,7 +22,7 @@ from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.refusals import wait_until_refusing
 from stretto.model.deployment import Deployment, Engine, Replica, deploy
 from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
-from stretto.model.references import Reference, load
+from stretto.model.references import Reference, load_references
 from stretto.model.tasks import Task
 from stretto.runtime.instances import ray_values
 from stretto.runtime.instances.ray_demand import (
@@ -284,7 +284,7 @@ def test_large_values_of_a_ray_worker_stay_in_the_object_that_it_returns(
         answer.stored.object = "the object"
         monkeypatch.setattr(ray_values, "_object", {"the object": values}.__getitem__)
     there = pickle.loads(pickle.dumps(told))
-    assert np.array_equal(np.concatenate(load(there)), np.full(sum(sizes), 7.0))  # type: ignore[call-overload]
+    assert np.array_equal(np.concatenate(load_references(there)), np.full(sum(sizes), 7.0))  # type: ignore[call-overload]
 
 
 def test_what_a_ray_worker_cannot_fetch_is_sent() -> None:

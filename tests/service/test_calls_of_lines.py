@@ -38,7 +38,7 @@ def ended(
         return await end_line(app, tenant, "/v1/chat/completions", 0, line, "offline", lambda is_sent: None)
 
     with monkeypatch.context() as patched:
-        patched.setattr(line_caller, "ask", ask)
+        patched.setattr(line_caller, "ask_service", ask)
         patched.setattr(line_caller, "_PAUSE_S", 0.0)
         return asyncio.run(run()), len(found) - len(left)
 

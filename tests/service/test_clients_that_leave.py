@@ -12,7 +12,7 @@ from stretto.documents.parser_process import ParseLimits, ParserProcess
 from stretto.http.routes import Route
 from stretto.http.server import HttpServer
 from stretto.service.app import ServiceApp
-from stretto.service.apps.inputs import Upload
+from stretto.service.apps.inputs import UnparsedDocument
 from stretto.service.apps.parsing import DocumentParsers
 from stretto.service.config import ServiceConfig
 from stretto.service.request import ServiceRequest
@@ -140,7 +140,7 @@ def test_few_of_many_requests_are_parsed_at_once() -> None:
 def test_the_parser_of_a_caller_that_is_cancelled_is_killed() -> None:
     async def program() -> None:
         async with DocumentParsers(1, ParseLimits(parse_s=300), 50_000_000) as parsers:
-            slow = Upload("a.html", b"<b>" * 3_000_000, None, "")
+            slow = UnparsedDocument("a.html", b"<b>" * 3_000_000, None, "")
             parsing = asyncio.create_task(parsers.parse(slow))
             parser = parsers._parsers[0]
             while process_of(parser) is None:
@@ -150,7 +150,7 @@ def test_the_parser_of_a_caller_that_is_cancelled_is_killed() -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await parsing
             async with asyncio.timeout(60):
-                fine = await parsers.parse(Upload("b.html", b"<p>fine</p>", None, ""))
+                fine = await parsers.parse(UnparsedDocument("b.html", b"<p>fine</p>", None, ""))
             assert fine.sections[0].text == "fine"
             assert process is not None
             assert process_of(parser) is not process

@@ -10,7 +10,7 @@ import pytest
 
 from stretto.model.errors import ConfigError, DocumentError
 from stretto.service.apps.fetching import Fetcher, FetchRules
-from stretto.service.apps.inputs import Upload
+from stretto.service.apps.inputs import UnparsedDocument
 
 OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
 
@@ -72,17 +72,17 @@ def fetched(
     host: str = "docs.test",
     rules: FetchRules | None = None,
     seen: list[str] | None = None,
-) -> Upload:
+) -> UnparsedDocument:
     """Fetch a path from a local server that the name `host` stands for."""
     given = rules or FetchRules(("docs.test",), allow_private=True)
 
-    async def run() -> Upload:
+    async def run() -> UnparsedDocument:
         async with (
             server(answers, [] if seen is None else seen) as port,
             Fetcher(given, names(LOCAL)) as fetcher,  # type: ignore[arg-type]
         ):
             url = f"http://{host}:{port}{path}"
-            return await fetcher.fetch(Upload(url, None, url, "inputs.files[0]"), fetcher.budget())
+            return await fetcher.fetch(UnparsedDocument(url, None, url, "inputs.files[0]"), fetcher.budget())
 
     return asyncio.run(run())
 
@@ -143,7 +143,7 @@ def test_a_url_that_is_not_allowed_is_refused_before_any_request(url: str) -> No
     async def run() -> None:
         rules = FetchRules(("docs.test", "*.docs.test"), allow_private=True)
         async with Fetcher(rules, names(LOCAL)) as fetcher:  # type: ignore[arg-type]
-            await fetcher.fetch(Upload("a", None, url, "x"), fetcher.budget())
+            await fetcher.fetch(UnparsedDocument("a", None, url, "x"), fetcher.budget())
 
     with pytest.raises(DocumentError):
         asyncio.run(run())
@@ -158,7 +158,7 @@ def test_a_url_that_cannot_be_asked_is_an_error_of_the_document(url: str) -> Non
 
     async def run() -> None:
         async with Fetcher(FetchRules(("*",), allow_private=True), resolved) as fetcher:
-            await fetcher.fetch(Upload("a", None, url, "x"), fetcher.budget())
+            await fetcher.fetch(UnparsedDocument("a", None, url, "x"), fetcher.budget())
 
     with pytest.raises(DocumentError, match=r"InvalidURL|UnicodeError"):
         asyncio.run(run())
@@ -172,7 +172,9 @@ def test_a_host_beyond_ascii_is_asked_by_its_ascii_name() -> None:
         seen: list[str] = []
         rules = FetchRules(("b\u00fccher.test",), allow_private=True)
         async with server({"/a": ok(b"x")}, seen) as port, Fetcher(rules, resolved) as fetcher:
-            await fetcher.fetch(Upload("a", None, f"http://b\u00fccher.test:{port}/a", "x"), fetcher.budget())
+            await fetcher.fetch(
+                UnparsedDocument("a", None, f"http://b\u00fccher.test:{port}/a", "x"), fetcher.budget()
+            )
         return seen
 
     (seen,) = asyncio.run(run())
@@ -193,7 +195,9 @@ def test_cookies_of_a_document_are_not_sent_for_the_next() -> None:
         port = listening.sockets[0].getsockname()[1]
         async with listening, Fetcher(rules, names(LOCAL)) as fetcher:  # type: ignore[arg-type]
             for host in ("docs.test", "other.test"):
-                await fetcher.fetch(Upload("a", None, f"http://{host}:{port}/a", "x"), fetcher.budget())
+                await fetcher.fetch(
+                    UnparsedDocument("a", None, f"http://{host}:{port}/a", "x"), fetcher.budget()
+                )
 
     asyncio.run(run())
     assert len(heads) == 2
@@ -211,7 +215,7 @@ def test_cookies_of_a_document_are_not_sent_for_the_next() -> None:
 def test_private_addresses_are_not_asked(address: str) -> None:
     async def run() -> None:
         async with Fetcher(FetchRules(("*",)), names({"x.test": address})) as fetcher:  # type: ignore[arg-type]
-            await fetcher.fetch(Upload("a", None, "http://x.test/", "x"), fetcher.budget())
+            await fetcher.fetch(UnparsedDocument("a", None, "http://x.test/", "x"), fetcher.budget())
 
     with pytest.raises(DocumentError, match="has a private address"):
         asyncio.run(run())

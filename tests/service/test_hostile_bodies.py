@@ -202,13 +202,13 @@ def test_circles_are_looked_for_once_in_calls_that_come_together() -> None:
 
 
 def made_call(body: dict[str, Any]) -> Any:
-    from stretto.programs.fragment import Call
+    from stretto.programs.fragment import WaitingCall
     from stretto.programs.function import Function
     from stretto.programs.outputs import Output
 
     reads, makes = (place["semantic_var_id"] for place in body["placeholders"])
     work = Function.of_prompt("call", body["prompt"], {"x": None}, {"y": Output()})
-    return Call(work, {"x": reads}, {"y": makes}, {})
+    return WaitingCall(work, {"x": reads}, {"y": makes}, {})
 
 
 def test_sizes_are_judged_without_a_look_at_everything() -> None:

@@ -23,7 +23,7 @@ from stretto.model.tasks import Task
 from stretto.model.values import Document
 from stretto.runtime.worker import CloseEngine, Command, InstanceJob, RunBatch, run_instance
 from stretto.service.apps.deployed_app import deploy_app
-from stretto.service.apps.inputs import Upload
+from stretto.service.apps.inputs import UnparsedDocument
 from stretto.service.apps.parsing import DocumentParsers
 from stretto.service.apps.query_table import QueryTable
 
@@ -88,7 +88,7 @@ def test_a_parsed_document_is_freed_with_its_last_reader() -> None:
 
     async def parse() -> None:
         async with DocumentParsers(1, ParseLimits(), 1000) as parsers:
-            await parsers.parse(Upload("freed.txt", b"text", None, "files"))
+            await parsers.parse(UnparsedDocument("freed.txt", b"text", None, "files"))
         await asyncio.sleep(0)
 
     gc.collect()

@@ -26,7 +26,7 @@ from stretto.model.values import Document
 from stretto.service.apps import parsing
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.apps.fetching import FetchRules
-from stretto.service.apps.inputs import Upload
+from stretto.service.apps.inputs import UnparsedDocument
 from stretto.service.apps.limits import AppLimits
 from stretto.service.apps.parsing import DocumentParsers
 from stretto.service.apps.reading import InputReader
@@ -128,7 +128,7 @@ def test_the_documents_fetched_for_a_query_are_not_too_large_together() -> None:
     async def read(url: str, number: int) -> object:
         async with InputReader(AppLimits(fetch=rules)) as reader:
             return await reader.read(
-                {"files": [Upload(f"{i}", None, url, f"{i}") for i in range(number)]}, None
+                {"files": [UnparsedDocument(f"{i}", None, url, f"{i}") for i in range(number)]}, None
             )
 
     with slow_server(may_answer) as (url, _):
@@ -138,8 +138,8 @@ def test_the_documents_fetched_for_a_query_are_not_too_large_together() -> None:
 
 
 def test_documents_in_lists_of_lists_are_read() -> None:
-    def upload(name: str) -> Upload:
-        return Upload(name, name.encode(), None, f"inputs.{name}")
+    def upload(name: str) -> UnparsedDocument:
+        return UnparsedDocument(name, name.encode(), None, f"inputs.{name}")
 
     async def read() -> dict[str, Any]:
         async with InputReader(AppLimits(max_documents=3)) as reader:
@@ -164,7 +164,7 @@ def test_a_parser_is_in_use_until_its_file_ends_though_its_caller_is_cancelled_t
     num_at_once: list[int] = []
     busy: set[str] = set()
 
-    def parse(parser: object, upload: Upload, data: bytes) -> Document:
+    def parse(parser: object, upload: UnparsedDocument, data: bytes) -> Document:
         busy.add(upload.name)
         num_at_once.append(len(busy))
         may_end.wait(10)
@@ -175,14 +175,14 @@ def test_a_parser_is_in_use_until_its_file_ends_though_its_caller_is_cancelled_t
 
     async def run() -> None:
         async with DocumentParsers(1, ParseLimits(), 100) as parsers:
-            first = asyncio.create_task(parsers.parse(Upload("a.pdf", b"x", None, "")))
+            first = asyncio.create_task(parsers.parse(UnparsedDocument("a.pdf", b"x", None, "")))
             await until(lambda: "a.pdf" in busy)
             for _ in range(2):
                 first.cancel()
                 await asyncio.sleep(0)
             await asyncio.wait([first])
             assert first.cancelled()
-            second = asyncio.create_task(parsers.parse(Upload("b.pdf", b"x", None, "")))
+            second = asyncio.create_task(parsers.parse(UnparsedDocument("b.pdf", b"x", None, "")))
             await asyncio.sleep(0.05)
             may_end.set()
             with pytest.raises(DocumentError, match="told to"):
@@ -217,7 +217,7 @@ def test_texts_beyond_the_limit_are_refused_before_anything_is_read(
         with pytest.raises(
             Misplaced, match="characters; all texts of a query together have at most 10"
         ) as refused:
-            await reader.read({**inputs, "files": [Upload("a.txt", b"text", None, "files")]}, None)
+            await reader.read({**inputs, "files": [UnparsedDocument("a.txt", b"text", None, "files")]}, None)
         assert refused.value.place == place
 
     asyncio.run(main())
@@ -226,7 +226,7 @@ def test_texts_beyond_the_limit_are_refused_before_anything_is_read(
 def test_texts_within_the_limit_are_read_beside_longer_documents() -> None:
     async def main() -> None:
         async with InputReader(AppLimits(max_text_chars=10)) as reader:
-            inputs = {"question": "x" * 10, "file": Upload("a.txt", b"text " * 10, None, "file")}
+            inputs = {"question": "x" * 10, "file": UnparsedDocument("a.txt", b"text " * 10, None, "file")}
             found = await reader.read(inputs, None)
         assert found["question"] == "x" * 10
         assert isinstance(found["file"], Document)

@@ -26,7 +26,7 @@ from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.recorded_costs import fit_llm_spans
 from stretto.sim.recorded_outputs import RecordedOutputs
-from stretto.sim.replay import WhatIf, _model_of, replay, replay_engines
+from stretto.sim.replay import ReplayChanges, _model_of, replay, replay_engines
 from stretto.trace.recorded_run import RecordedReplica, RecordedSpan
 from stretto.trace.run_file import RunRecorder
 from stretto.trace.run_reading import read_run
@@ -103,15 +103,15 @@ def test_what_if_changes_the_times(tmp_path: Path) -> None:
     record(tmp_path / "run.jsonl", num=16)
     run = read_run(tmp_path / "run.jsonl")
 
-    def mean_s(change: WhatIf) -> float:
+    def mean_s(change: ReplayChanges) -> float:
         latencies = [one.simulated_s for one in replay(run, change)]
         return sum(latency for latency in latencies if latency is not None) / len(latencies)
 
-    as_recorded_s = mean_s(WhatIf())
-    assert mean_s(WhatIf(instances={"llm": 1})) > 1.02 * as_recorded_s
-    assert mean_s(WhatIf(passes="none")) > 1.02 * as_recorded_s
-    assert mean_s(WhatIf(policy="throughput")) != as_recorded_s
-    assert mean_s(WhatIf(passes="all")) == as_recorded_s
+    as_recorded_s = mean_s(ReplayChanges())
+    assert mean_s(ReplayChanges(instances={"llm": 1})) > 1.02 * as_recorded_s
+    assert mean_s(ReplayChanges(passes="none")) > 1.02 * as_recorded_s
+    assert mean_s(ReplayChanges(policy="throughput")) != as_recorded_s
+    assert mean_s(ReplayChanges(passes="all")) == as_recorded_s
 
 
 def test_the_file_has_sizes_and_no_texts(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_without_the_graph_from_before_the_passes_they_stay_as_they_were(tmp_pat
     run = read_run(tmp_path / "run.jsonl")
     assert all(one.simulated_s is not None for one in replay(run))
     with pytest.raises(UserError, match="without its graph from before the passes"):
-        replay(run, WhatIf(passes="none"))
+        replay(run, ReplayChanges(passes="none"))
 
 
 class Submitted(Observer):
@@ -188,7 +188,7 @@ def test_a_replay_has_the_recorded_placement_and_replicas(tmp_path: Path) -> Non
     record_unlike(tmp_path / "run.jsonl")
     run = read_run(tmp_path / "run.jsonl")
     assert run.not_repeated == ()
-    (llm,) = replay_engines(run, WhatIf())
+    (llm,) = replay_engines(run, ReplayChanges())
     assert llm.engine.placement == "least_loaded"
     slow, fast = llm.replicas
     assert (slow.num_slots, slow.kv_tokens, slow.tp) == (1, 1000, 1)
@@ -280,11 +280,11 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
     record(tmp_path / "run.jsonl", num=1)
     run = read_run(tmp_path / "run.jsonl")
     with pytest.raises(ConfigError, match="no engine 'gpu' in the record; there are chunking"):
-        replay(run, WhatIf(instances={"gpu": 1}))
+        replay(run, ReplayChanges(instances={"gpu": 1}))
     with pytest.raises(ConfigError, match="no policy 'best'"):
-        replay(run, WhatIf(policy="best"))
+        replay(run, ReplayChanges(policy="best"))
     with pytest.raises(ConfigError, match="no pass 'faster'"):
-        replay(run, WhatIf(passes="faster"))
+        replay(run, ReplayChanges(passes="faster"))
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [lines[0].replace("least_seconds", "most_seconds"), *lines[1:]],
-            "line 1: there is no placement 'most_seconds'; there are",
+            "line 1: there is no placement 'most_seconds'; did you mean least_seconds.; there are",
         ),
         (
             lambda lines: [*lines, '{"not_repeated": "jokes"}'],
@@ -354,7 +354,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [*lines[:2], lines[2].replace('"prune_order"', '"prune"')],
-            "line 3: there is no pass 'prune'; there are prune_order",
+            "line 3: there is no pass 'prune'; did you mean prune_order.; there are prune_order",
         ),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 from stretto.sizing.capacity import Capacity, Levels, highest_level
-from stretto.sizing.fleets import Counts, cheapest_fleet, place
+from stretto.sizing.fleets import Counts, place, search_fleets
 
 
 def test_the_highest_level_that_meets_is_found_wherever_the_search_begins() -> None:
@@ -70,7 +70,8 @@ def check_fleet(draw: Random) -> None:
         return sum(number * one for number, one in zip(counts, each, strict=True)) ** power >= load
 
     guesses = [load / one * draw.uniform(0.8, 1.25) if one else None for one in each]
-    found = cheapest_fleet(prices, serves, guesses, most)
+    *_, found = search_fleets(prices, serves, guesses, most)
+    assert not found.left
     assert len(asked) == len(set(asked))
     fleets = [one for one in itertools.product(range(most + 1), repeat=kinds) if 1 <= sum(one) <= most]
     fleets.sort(key=lambda one: place(one, prices))

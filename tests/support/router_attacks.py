@@ -1,9 +1,9 @@
-"""Attacks on a router by its clients, over real connections, with the memory that it takes.
+"""Attacks on a router or a service by its clients, over real connections, with the memory that it takes.
 
-    PYTHONPATH=tests python -m support.router_attacks NAME
+    PYTHONPATH=tests python -m support.router_attacks NAME [route | serve]
 
-starts a worker in this process and a router in a process of its own, runs an attack, and prints what came of
-it as JSON. Only 127.0.0.1 is used.
+starts a worker in this process and a router (or a service with an engine that answers at once) in a process
+of its own, runs an attack, and prints what came of it as JSON. Only 127.0.0.1 is used.
 """
 
 from __future__ import annotations
@@ -62,18 +62,28 @@ async def _send(writer: asyncio.StreamWriter, data: bytes, times: int) -> None:
 
 async def unfinished_bodies(port: int, server: StubServer) -> dict[str, object]:
     """20 clients send all of a body of 60 MB but its last byte; then another one asks for a little."""
+    return await _unfinished(port, 20, 60)
 
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(_HEAD + b"Content-Length: 60000001\r\n\r\n")
-        await _send(writer, b" " * 1_000_000, 60)
 
-    clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
-    await asyncio.gather(*(one(*client) for client in clients))
-    answers = await asyncio.gather(*(_status(reader, 2.0) for reader, _ in clients))
+async def unfinished_documents(port: int, server: StubServer) -> dict[str, object]:
+    """The same with 80 clients and bodies of 15 MB, as a service takes them."""
+    return await _unfinished(port, 80, 15)
+
+
+async def _unfinished(port: int, num: int, size_mb: int) -> dict[str, object]:
+    head = _HEAD + b"Content-Length: %d\r\n\r\n" % (1_000_000 * size_mb + 1)
+
+    async def one(writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        await _send(writer, b" " * 1_000_000, size_mb)
+
+    clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(num)]
+    await asyncio.gather(*(one(writer) for _, writer in clients))
+    statuses = await asyncio.gather(*(_status(reader, 2.0) for reader, _ in clients))
     honest = await _ask(port)
     for _, writer in clients:
         writer.close()
-    return {"refused": sum(status == 429 for status in answers), "honest": honest}
+    return {"statuses": sorted(set(statuses) - {0}), "refused": sum(map(bool, statuses)), "honest": honest}
 
 
 async def pipelined_bodies(port: int, server: StubServer) -> dict[str, object]:
@@ -108,7 +118,7 @@ async def small_headers(port: int, server: StubServer) -> dict[str, object]:
 
     clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
     answers = await asyncio.gather(*(one(*client) for client in clients))
-    return {"refused": sum(status == 431 for status in answers), "honest": await _ask(port)}
+    return {"refused": sum(map(bool, answers)), "statuses": sorted(set(answers)), "honest": await _ask(port)}
 
 
 async def unread_answers(port: int, server: StubServer) -> dict[str, object]:
@@ -132,14 +142,21 @@ async def unread_answers(port: int, server: StubServer) -> dict[str, object]:
 
 ATTACKS: dict[str, Attack] = {
     one.__name__: one
-    for one in (unfinished_bodies, pipelined_bodies, many_values, small_headers, unread_answers)
+    for one in (
+        unfinished_bodies,
+        unfinished_documents,
+        pipelined_bodies,
+        many_values,
+        small_headers,
+        unread_answers,
+    )
 }
 
 
 async def _ask(port: int) -> int:
     """Return the status that a client gets which asks for a little."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = b'{"model":"m","prompt":"Hello"}'
+    body = b'{"model":"llm","prompt":"Hello"}'
     writer.write(_HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     status = await _status(reader, 30.0)
     writer.close()
@@ -155,15 +172,16 @@ async def _ask_models(port: int) -> int:
     return status
 
 
-async def run_attack(name: str) -> dict[str, object]:
-    """Run an attack on a router of its own; return its outcome and the router's peak memory in MB."""
-    server = StubServer()
+async def run_attack(name: str, kind: str = "route") -> dict[str, object]:
+    """Run an attack on a door of its own; return its outcome and the door's peak memory in MB."""
+    server = StubServer(model="llm")
     await server.open()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "router.toml"
         path.write_text(f'[router]\nport = 0\n[[router.worker]]\nurl = "{server.url}"\n')
+        command = ["-c", _ROUTER, str(path)] if kind == "route" else ["-m", "benchmarks.service.server"]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _ROUTER, str(path), stdout=subprocess.PIPE, env=dict(os.environ)
+            sys.executable, *command, stdout=subprocess.PIPE, env=dict(os.environ)
         )
         try:
             assert process.stdout is not None
@@ -180,4 +198,4 @@ async def run_attack(name: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(run_attack(sys.argv[1]))))
+    print(json.dumps(asyncio.run(run_attack(*sys.argv[1:3]))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -67,17 +68,20 @@ class StubServer:
         self.num_streamed: int | None = None
         self.raw, self.hangs_up = b"", True
         self.go_on = asyncio.Event()
+        self.tls: ssl.SSLContext | None = None
         self.transports: set[asyncio.Transport] = set()
         self.port = 0
         self._server: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _StubConnection(self), "127.0.0.1", self.port)
+        self._server = await loop.create_server(
+            lambda: _StubConnection(self), "127.0.0.1", self.port, ssl=self.tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     def kill(self) -> None:
@@ -271,13 +275,19 @@ class Routing:
 
 @asynccontextmanager
 async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> AsyncIterator[Routing]:
-    """Run a router before stub servers of these modes, and before servers at `urls`."""
+    """Run a router before stub servers of these modes, and before servers at `urls`.
+
+    Settings are those of the router and its workers; `stub_tls` is TLS of the stub servers, and `believes`
+    what the client needs for TLS.
+    """
+    stub_tls, believes = settings.pop("stub_tls", None), settings.pop("believes", True)
     record, num_slots = settings.pop("record", None), settings.pop("num_slots", 256)
     watch = settings.pop("watch", None)
     kv_tokens, profile = settings.pop("kv_tokens", None), settings.pop("profile", UNKNOWN_LLM)
     async with AsyncExitStack() as stack:
         servers = [StubServer(mode) for mode in modes]
         for server in servers:
+            server.tls = stub_tls
             await server.open()
             stack.callback(server.kill)
         workers = tuple(
@@ -287,7 +297,10 @@ async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> A
         config = RouterConfig(worker=workers, port=0, **settings)
         router = await stack.enter_async_context(RunningRouter(config, record, watch=watch))
         client = httpx.AsyncClient(
-            base_url=router.url, timeout=PATIENCE_S, headers={"content-type": "application/json"}
+            base_url=router.url,
+            timeout=PATIENCE_S,
+            headers={"content-type": "application/json"},
+            verify=believes,
         )
         yield Routing(router, servers, await stack.enter_async_context(client))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementRequest
-from stretto.cluster.prefix_index import Held
+from stretto.cluster.prefix_index import HeldTokens
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 
 _BETA = 1.0
@@ -24,7 +24,7 @@ class LoadAware(ScoredPlacement):
     names = ("missing_share", "relative_load")
 
     def prepare(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> None:
         """Find the largest number of requests."""
         self._most = max(1, *map(num_requests, options))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import Choice, PlacementRequest
-from stretto.cluster.prefix_index import Held
+from stretto.cluster.prefix_index import HeldTokens
 from stretto.cluster.scored_placement import ScoredPlacement
 
 
@@ -31,7 +31,7 @@ class OraclePartition(ScoredPlacement):
         self.parts = parts
 
     def best(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> Choice:
         """Return the instance to which the prompt's part belongs."""
         part = self._part(request)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import Choice, PlacementRequest
-from stretto.cluster.prefix_index import Held
+from stretto.cluster.prefix_index import HeldTokens
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 
 _LEAST_SHARE = 0.3
@@ -29,7 +29,7 @@ class PrefixThreshold(ScoredPlacement):
     names = ("requests",)
 
     def best(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> Choice:
         """Return the instance with the longest prefix, or the one with the fewest requests."""
         loads = [num_requests(view) for view in options]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Left, PlacementEvent, PlacementRequest
-from stretto.cluster.prefix_index import Held, PrefixIndex
+from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 
 _PREFIX, _QUEUE, _KV, _NO_HIT = 3.0, 2.0, 2.0, 2.0
@@ -35,7 +35,7 @@ class Scorers(ScoredPlacement):
         self._queue_range = (0, 1)
 
     def prepare(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> None:
         """Find the shortest and the longest queue, and the order in which instances get cold prompts."""
         queues = [view.num_waiting for view in options]

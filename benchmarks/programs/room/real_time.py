@@ -17,7 +17,8 @@ from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
-from stretto.sizing.load import Enough, JobLoad
+from stretto.sizing.load import JobLoad
+from stretto.sizing.measured import Enough
 
 Loads = TypeVar("Loads", bound=Agents | JobLoad)
 _DRAIN_S = 30.0

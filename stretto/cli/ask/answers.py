@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.markup import escape
 
-from stretto.cli.ask.sources import AnswerSource, source_of
+from stretto.cli.ask.sources import AnswerSource, answer_source
 from stretto.cli.terminal import note, shown
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Ending
@@ -85,7 +85,7 @@ class Printer:
         text, sources = outputs["answer"], outputs["sources"]
         hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
         answer = None if text is ABSENT else str(text)
-        found = [source_of(hit, self._name(hit.chunk.source), answer or "", question) for hit in hits]
+        found = [answer_source(hit, self._name(hit.chunk.source), answer or "", question) for hit in hits]
         return PrintedAnswer(question, answer, found, ending=ending)
 
     def show(self, text: str) -> None:

@@ -19,7 +19,7 @@ def ask(given: AskOptions) -> None:
     from rich.console import Console
 
     from stretto.cli.ask.check import check
-    from stretto.cli.ask.run import run
+    from stretto.cli.ask.run import run_questions
 
     errors = Console(stderr=True, emoji=False)
     request = AskRequest(
@@ -28,5 +28,5 @@ def ask(given: AskOptions) -> None:
         parsing.configuration(given.settings),
         replace(given.engines, search=None) if given.docs else given.engines,
     )
-    if not run(check(request, errors), errors):
+    if not run_questions(check(request, errors), errors):
         raise typer.Exit(1)

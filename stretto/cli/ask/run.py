@@ -20,7 +20,7 @@ from stretto.cli.indexing import IndexingRecorder
 _SESSION = "documents"
 
 
-def run(checked: Checked, errors: Console) -> bool:
+def run_questions(checked: Checked, errors: Console) -> bool:
     """Run a checked call of `stretto ask`: ask the questions, print the answers, write the reports.
 
     Returns whether all questions were answered and all reports written.

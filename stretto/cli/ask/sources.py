@@ -58,7 +58,7 @@ class AnswerSource:
         }
 
 
-def source_of(hit: Hit, name: str, answer: str, question: str = "") -> AnswerSource:
+def answer_source(hit: Hit, name: str, answer: str, question: str = "") -> AnswerSource:
     """Return the source of an answer that a hit is. Its document's file is read to number lines."""
     return AnswerSource(hit, name, lines_of_chunk(hit.chunk), cite(hit.chunk, answer, question))
 

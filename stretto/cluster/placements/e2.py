@@ -32,7 +32,7 @@ from stretto.cluster.placement import (
     PlacementRequest,
     Unbound,
 )
-from stretto.cluster.prefix_index import Held, PrefixIndex
+from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.model.record import record
 
@@ -106,7 +106,7 @@ class E2(ScoredPlacement):
         self._going_out: tuple[PlacementRequest, _Exploit] | None = None
 
     def best(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> Choice:
         """Return the instance to exploit or to explore."""
         longest = max(map(held.of, options))
@@ -185,7 +185,7 @@ class E2(ScoredPlacement):
         self.hot.check_invariants()
 
     def _exploit(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> Choice:
         portion = key_portion(self.index, request, held)
         near = self._holders(request, portion, options, held)
@@ -204,7 +204,7 @@ class E2(ScoredPlacement):
         request: PlacementRequest,
         portion: KeyPortion | None,
         options: Sequence[InstanceView],
-        held: Held,
+        held: HeldTokens,
     ) -> Sequence[InstanceView]:
         """Return the instances to exploit: those that hold the key portion and are not retired; of a copied
         prefix, the one that gets this part of it.
@@ -234,7 +234,7 @@ class E2(ScoredPlacement):
         self,
         request: PlacementRequest,
         options: Sequence[InstanceView],
-        held: Held,
+        held: HeldTokens,
         now_s: float,
         reason: str,
     ) -> Choice:

@@ -34,7 +34,7 @@ from stretto.cluster.placement import (
     PlacementEvent,
     PlacementRequest,
 )
-from stretto.cluster.prefix_index import Held, PrefixIndex
+from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
 
 
 class Parrot(Placement):
@@ -107,7 +107,7 @@ class Parrot(Placement):
         return int(not load.num_latency and self._class_loads.num_throughput > 0)
 
 
-def _holders(options: Sequence[InstanceView], held: Held) -> list[InstanceView]:
+def _holders(options: Sequence[InstanceView], held: HeldTokens) -> list[InstanceView]:
     """Return the instances that hold most of a prompt's beginning; none if nothing is held."""
     most = max(map(held.of, options))
     return [view for view in options if held.of(view) == most] if most else []

@@ -42,7 +42,7 @@ from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
-from stretto.cluster.prefix_index import Held, PrefixIndex
+from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
 from stretto.cluster.renewal import renewal_speeds
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.model.profile import UNKNOWN_LLM, Profile
@@ -110,7 +110,7 @@ class Stretto(ScoredPlacement):
         self._first_s: float | None = None
 
     def prepare(
-        self, request: PlacementRequest, options: Sequence[InstanceView], held: Held, now_s: float
+        self, request: PlacementRequest, options: Sequence[InstanceView], held: HeldTokens, now_s: float
     ) -> None:
         """Find the usual slowness of the instances, with which each is compared, and how busy they are."""
         if len(options) > 1:
@@ -242,7 +242,7 @@ class Stretto(ScoredPlacement):
             self._speeds.pop(event.instance, None)
 
 
-def _freedom(request: PlacementRequest, held: Held, num_options: int) -> float:
+def _freedom(request: PlacementRequest, held: HeldTokens, num_options: int) -> float:
     """Return the share of a request's prompt that no instance holds before others: 1 for a prompt that costs
     the same everywhere.
     """

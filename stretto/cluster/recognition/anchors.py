@@ -172,7 +172,7 @@ def _taken(texts: Sequence[str], room: int) -> list[int]:
     return taken
 
 
-def pieces_of(tenant: str, text: str, given: Sequence[str], prompt: bytes = b"") -> list[Piece]:
+def anchor_pieces(tenant: str, text: str, given: Sequence[str], prompt: bytes = b"") -> list[Piece]:
     """Return by what an answer is known again that stands in a prompt: its text, the texts that it gives to
     tools, and its lines, which must be half of a task. What it repeats of its own `prompt` is left out.
     """

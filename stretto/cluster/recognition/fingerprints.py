@@ -50,7 +50,7 @@ class ChatPrint:
             if place and turn[0] == MODEL:
                 self._points += (key, _answered(key, turn[1]))
             key = hash((key, turn))
-        self.end = Ending(key)
+        self.end = PromptEnding(key)
         self._tenant = tenant
         self._turns = turns
 
@@ -103,7 +103,7 @@ class TextPrint:
         for begin in range(0, len(text) - _BLOCK + 1, _BLOCK):
             key = hash((key, text[begin : begin + _BLOCK]))
             self._blocks.append(key)
-        self.end = Ending(key, text[_BLOCK * (len(self._blocks) - 1) :])
+        self.end = PromptEnding(key, text[_BLOCK * (len(self._blocks) - 1) :])
         self.task = text
         self._tenant = tenant
 
@@ -146,7 +146,7 @@ class TextPrint:
 PromptPrint: TypeAlias = ChatPrint | TextPrint
 
 
-class Ending:
+class PromptEnding:
     """The end of a prompt, to which its answer is added.
 
     Attributes:
@@ -163,14 +163,14 @@ class Ending:
         if rest is not None:
             self.tail, self.key = (key, len(rest)), hash((key, rest))
 
-    def answered(self, text: str) -> Ending:
+    def answered(self, text: str) -> PromptEnding:
         """Return the end of the prompt with the head of its answer."""
         if self._rest is None:
-            return Ending(_answered(self.key, text))
+            return PromptEnding(_answered(self.key, text))
         block, rest = self._block, self._rest + text[:HEAD]
         while len(rest) >= _BLOCK:
             block, rest = hash((block, rest[:_BLOCK])), rest[_BLOCK:]
-        return Ending(block, rest)
+        return PromptEnding(block, rest)
 
 
 def _answered(key: Key, text: str) -> Key:

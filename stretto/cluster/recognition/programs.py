@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stretto.cluster.recognition.anchors import WHOLE, Anchors, KnownAnchors, Piece
-from stretto.cluster.recognition.fingerprints import Ending, Key, Tail
+from stretto.cluster.recognition.fingerprints import Key, PromptEnding, Tail
 
 _MOST_OPEN, _MOST_PASSED, _MOST_TEXTS, _MOST_LINES, _MOST_NAMES = 32, 4, 12, 8, 8
 _MOST_SHARED = 8
 """Programs that one key may lead to. The oldest are not found by it any more."""
 
 
-class Program:
+class RecognisedProgram:
     """A program that was recognised. Tuples keep it small, as there may be a million.
 
     Attributes:
@@ -38,7 +38,7 @@ class Program:
         *("tenant", "was_answered"),
     )
 
-    def __init__(self, number: int, tenant: Tenant, leans_on: int) -> None:
+    def __init__(self, number: int, tenant: TenantPrograms, leans_on: int) -> None:
         self.number = number
         self.tenant = tenant
         self.leans_on = leans_on
@@ -79,7 +79,7 @@ _MOST_ALIKE = 2
 
 
 @dataclass(slots=True, eq=False)
-class Tenant:
+class TenantPrograms:
     """A tenant that has programs.
 
     Attributes:
@@ -89,7 +89,7 @@ class Tenant:
     """
 
     name: str
-    programs: dict[Program, None] = field(default_factory=dict)
+    programs: dict[RecognisedProgram, None] = field(default_factory=dict)
     weight: int = 0
     num_vain: int = 0
 
@@ -103,21 +103,21 @@ class Programs:
 
     def __init__(self, most: int) -> None:
         self.tails: dict[Key, dict[int, int]] = {}
-        self._by_key: dict[Key, Program | list[Program]] = {}
-        self._tenants: dict[str, Tenant] = {}
+        self._by_key: dict[Key, RecognisedProgram | list[RecognisedProgram]] = {}
+        self._tenants: dict[str, TenantPrograms] = {}
         self._anchors = KnownAnchors(8 * most)
-        self._by_weight: list[dict[Tenant, None]] = [{} for _ in range(64)]
+        self._by_weight: list[dict[TenantPrograms, None]] = [{} for _ in range(64)]
         self._most_weight = 9 * most
         self._weight = self._num_added = 0
 
     def __len__(self) -> int:
         return sum(len(tenant.programs) for tenant in self._tenants.values())
 
-    def __iter__(self) -> Iterator[Program]:
+    def __iter__(self) -> Iterator[RecognisedProgram]:
         for tenant in self._tenants.values():
             yield from tenant.programs
 
-    def with_key(self, key: Key, tenant: str) -> list[Program]:
+    def with_key(self, key: Key, tenant: str) -> list[RecognisedProgram]:
         """Return the programs of a tenant that a key leads to, the oldest first."""
         found = self._by_key.get(key)
         if found is None:
@@ -134,34 +134,34 @@ class Programs:
         tenant.num_vain += 1
         return tenant.num_vain <= _MOST_VAIN or tenant.num_vain % _SEARCHED == 0
 
-    def with_any(self, texts: Iterable[Anchors], tenant: str) -> list[Program]:
+    def with_any(self, texts: Iterable[Anchors], tenant: str) -> list[RecognisedProgram]:
         """Return the programs of a tenant that anchors of some texts lead to, the oldest first; of many
         programs the latest. An anchor that leads to many says nothing.
         """
-        programs: dict[Program, None] = {}
+        programs: dict[RecognisedProgram, None] = {}
         for key in dict.fromkeys(key for text in texts for key in text.known(self._anchors)):
             if len(found := self.with_key(key, tenant)) <= _MOST_ALIKE:
                 programs |= dict.fromkeys(found)
         return sorted(programs, key=lambda program: program.number)[-_MOST_FOUND:]
 
-    def add(self, tenant_name: str, leans_on: int = 0) -> Program:
+    def add(self, tenant_name: str, leans_on: int = 0) -> RecognisedProgram:
         """Return a new program of a tenant."""
         tenant = self._tenants.get(tenant_name)
         if tenant is None:
-            tenant = self._tenants[tenant_name] = Tenant(tenant_name)
+            tenant = self._tenants[tenant_name] = TenantPrograms(tenant_name)
         self._num_added += 1
-        program = Program(self._num_added, tenant, leans_on)
+        program = RecognisedProgram(self._num_added, tenant, leans_on)
         tenant.programs[program] = None
         self._weigh(tenant, 1)
         return program
 
-    def use(self, program: Program) -> None:
+    def use(self, program: RecognisedProgram) -> None:
         """Note that a program is used now."""
         programs = program.tenant.programs
         del programs[program]
         programs[program] = None
 
-    def forget(self, program: Program) -> None:
+    def forget(self, program: RecognisedProgram) -> None:
         """Forget a program."""
         for key in list(program.keys()):
             self._unlink(key, program)
@@ -190,7 +190,7 @@ class Programs:
 
     # --- what is known of one program
 
-    def name(self, program: Program, key: Key) -> None:
+    def name(self, program: RecognisedProgram, key: Key) -> None:
         """Let the key of an id lead to a program: the first one, that of its root, and those named last."""
         if key not in program.names:
             program.names = (*program.names, key)
@@ -201,7 +201,7 @@ class Programs:
         elif key != program.names[0]:
             program.names = (*(one for one in program.names if one != key), key)
 
-    def end(self, program: Program, plain: Ending, answered: Ending | None) -> None:
+    def end(self, program: RecognisedProgram, plain: PromptEnding, answered: PromptEnding | None) -> None:
         """Note where a prompt of a program ended, and where with its answer if that is known."""
         end = plain if answered is None else answered
         if program.open_end(end.key) is not None:
@@ -217,14 +217,14 @@ class Programs:
         if len(program.open) > _MOST_OPEN:
             self.go_past(program, program.open[0])
 
-    def go_past(self, program: Program, end: tuple[Key, Key]) -> None:
+    def go_past(self, program: RecognisedProgram, end: tuple[Key, Key]) -> None:
         """Note that a later prompt goes on from an end of a program."""
         program.open = tuple(one for one in program.open if one is not end)
         for one in dict.fromkeys(end):
             self._unlink(one, program)
         self.passes(program, end[0])
 
-    def passes(self, program: Program, key: Key) -> None:
+    def passes(self, program: RecognisedProgram, key: Key) -> None:
         """Let a key lead to a program that a prompt may go on from at any time."""
         program.passed = (*program.passed, key)
         self._link(key, program)
@@ -238,7 +238,7 @@ class Programs:
                         self._drop_tail(tail)
                 program.tails = tuple(one for one in program.tails if one[0] != gone)
 
-    def generated(self, program: Program, piece: Piece) -> None:
+    def generated(self, program: RecognisedProgram, piece: Piece) -> None:
         """Note a text that a program generated."""
         if piece in program.pieces:
             return
@@ -278,7 +278,7 @@ class Programs:
 
     # --- keys
 
-    def _link(self, key: Key, program: Program) -> None:
+    def _link(self, key: Key, program: RecognisedProgram) -> None:
         found = self._by_key.get(key)
         self._weigh(program.tenant, 1)
         if found is None:
@@ -289,7 +289,7 @@ class Programs:
         else:
             self._by_key[key] = [found, program]
 
-    def _unlink(self, key: Key, program: Program) -> None:
+    def _unlink(self, key: Key, program: RecognisedProgram) -> None:
         found = self._by_key.get(key)
         self._weigh(program.tenant, -1)
         if found is program:
@@ -307,7 +307,7 @@ class Programs:
             if not lengths:
                 del self.tails[tail[0]]
 
-    def _weigh(self, tenant: Tenant, more: int) -> None:
+    def _weigh(self, tenant: TenantPrograms, more: int) -> None:
         before, tenant.weight = tenant.weight.bit_length(), tenant.weight + more
         self._weight += more
         if (after := tenant.weight.bit_length()) != before:

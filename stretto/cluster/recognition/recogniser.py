@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.cluster.recognition.anchors import WHOLE, pieces_of
-from stretto.cluster.recognition.fingerprints import Ending, Key, PromptPrint
+from stretto.cluster.recognition.anchors import WHOLE, anchor_pieces
+from stretto.cluster.recognition.fingerprints import Key, PromptEnding, PromptPrint
 from stretto.cluster.recognition.messages import (
     AnswerTexts,
     AskedProgram,
@@ -34,7 +34,7 @@ from stretto.cluster.recognition.messages import (
     Recognised,
     Way,
 )
-from stretto.cluster.recognition.programs import Program, Programs
+from stretto.cluster.recognition.programs import Programs, RecognisedProgram
 from stretto.model.record import record
 
 _SURE_ANCHORS = 2
@@ -58,7 +58,7 @@ _KNOWN: tuple[Way, ...] = "id", "continues", "forks"
 class _Found:
     """A program that a request may be part of; `end` is the end of a prompt that the request goes on from."""
 
-    program: Program
+    program: RecognisedProgram
     confidence: Confidence
     way: Way
     end: tuple[Key, Key] | None = None
@@ -73,8 +73,8 @@ class _Running:
         is_noted: whether it is noted by what its answer is known again.
     """
 
-    program: Program
-    end: Ending | None
+    program: RecognisedProgram
+    end: PromptEnding | None
     own: bytes
     is_noted: bool
     is_last: bool
@@ -175,7 +175,7 @@ class Recogniser:
         if answer.response_id:
             self._programs.passes(program, _key(tenant, f"response:{answer.response_id}"))
         if running.is_noted:
-            for piece in pieces_of(tenant, answer.text, answer.given, running.own):
+            for piece in anchor_pieces(tenant, answer.text, answer.given, running.own):
                 self._programs.generated(program, piece)
 
     # --- which program
@@ -190,7 +190,7 @@ class Recogniser:
             return contained if is_free else None
         return contained or self._inside(asked) or self._hinted(asked)
 
-    def _named(self, asked: AskedProgram) -> Program | None:
+    def _named(self, asked: AskedProgram) -> RecognisedProgram | None:
         """Return the program that a client names, or whose stored answer it goes on with."""
         ids, tenant = asked.ids, asked.tenant
         stored = f"response:{ids.continues}" if ids.continues else ""
@@ -244,7 +244,7 @@ class Recogniser:
     def check_invariants(self) -> None:
         """Check that programs, their keys and what runs agree. For tests."""
         self._programs.check_invariants()
-        running: dict[Program, int] = {}
+        running: dict[RecognisedProgram, int] = {}
         for one in self._running.values():
             running[one.program] = running.get(one.program, 0) + 1
         for program in self._programs:
@@ -253,7 +253,7 @@ class Recogniser:
         assert not running
 
 
-def _num_inside(program: Program, prompt: PromptPrint) -> int:
+def _num_inside(program: RecognisedProgram, prompt: PromptPrint) -> int:
     """Return the evidence that a program's answers stand in a prompt: the number of their anchors there."""
     num_task, whole, num_lines = len(prompt.task), 0, 0
     for kind, *piece in program.pieces:

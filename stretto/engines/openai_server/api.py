@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.engines.decoding import BASIC, changed
+from stretto.engines.decoding import BASIC, changed_settings
 from stretto.engines.openai_server.prompt import SentPrompt
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Decode
@@ -50,7 +50,7 @@ def build_request(
         ConfigError: the JSON schema is not JSON.
     """
     settings: dict[str, Any] = {
-        _NAMES[name]: value for name, value in changed(decode).items() if name in _NAMES
+        _NAMES[name]: value for name, value in changed_settings(decode).items() if name in _NAMES
     }
     options = Options(
         max_tokens=decode.max_tokens,

@@ -16,7 +16,7 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.model.errors import ConfigError
 from stretto.wire.kv_events import KVEventReader, Sequencer
-from stretto.wire.kv_frames import ends_replay, read_batch, split_message, write_replay_request
+from stretto.wire.kv_frames import decode_kv_batch, ends_replay, split_message, write_replay_request
 
 
 class KVEventStream:
@@ -93,7 +93,7 @@ class KVEventStream:
         if number > self._sequencer.next:
             yield self._reader.clear()
         self._sequencer.next = number + 1
-        yield self._reader.read(read_batch(payload))
+        yield self._reader.read(decode_kv_batch(payload))
 
     def _connect(self, context: zmq.asyncio.Context, kind: int, endpoint: str) -> zmq.asyncio.Socket:
         socket = context.socket(kind)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ServerProgram:
     """A kind of LLM server that we can start, such as vLLM. It must answer GET /health when it is ready.
 
     Attributes:
@@ -78,9 +78,9 @@ def _optional(name: str, value: float | None) -> list[str]:
     return [] if value is None else [name, f"{value:g}" if isinstance(value, float) else str(value)]
 
 
-PROGRAMS: Mapping[str, Program] = {
-    "vllm": Program(("vllm",), _vllm),
-    "sglang": Program(("python3", "-m", "sglang.launch_server"), _sglang),
-    "llama.cpp": Program(("llama-server",), _llama_cpp),
-    "emulated": Program((sys.executable, "-m", "stretto.cli.main"), _emulated),
+PROGRAMS: Mapping[str, ServerProgram] = {
+    "vllm": ServerProgram(("vllm",), _vllm),
+    "sglang": ServerProgram(("python3", "-m", "sglang.launch_server"), _sglang),
+    "llama.cpp": ServerProgram(("llama-server",), _llama_cpp),
+    "emulated": ServerProgram((sys.executable, "-m", "stretto.cli.main"), _emulated),
 }

@@ -29,9 +29,9 @@ def check_port(port: int) -> None:
         raise ConfigError(f"port is {port}; it must be from 0 to 65535")
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, *, is_tls: bool = False) -> str:
     """Return the URL of the HTTP server at a port of a host."""
-    return f"http://{bracketed(host)}:{port}"
+    return f"{'https' if is_tls else 'http'}://{bracketed(host)}:{port}"
 
 
 def bracketed(host: str) -> str:

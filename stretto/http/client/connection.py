@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from stretto.http.client.address import Address
@@ -49,7 +50,7 @@ class ServerConnection(asyncio.Protocol):
         self._num_requests = 0
         self._has_bytes = False
         self._has_told_head = False
-        self._spoke_unasked = False
+        self._spoke_unasked = self._is_tls = False
 
     def start(self, head: bytes, body: bytes, receiver: Receiver) -> None:
         """Send a request in two parts, of which the second may be empty; `receiver` gets the answer."""
@@ -90,6 +91,7 @@ class ServerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connected transport."""
         self._transport = cast("asyncio.Transport", transport)
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
 
     def data_received(self, data: bytes) -> None:
         """Read bytes of the answer, and hand on what they bring."""
@@ -131,6 +133,8 @@ class ServerConnection(asyncio.Protocol):
             return
         when = "while it answered" if self._has_bytes else "before it answered"
         why = "" if error is None else f" ({error})"
+        if self._is_tls and self._num_requests == 1 and not self._has_bytes:
+            why += "; a server that refuses our certificate, or wants one, does so"
         self._lose(EngineUnavailable(f"it closed the connection {when}{why}"))
 
     def _lose(self, failure: EngineFailure) -> None:
@@ -146,12 +150,22 @@ class ServerConnections:
     Args:
         address: where the server is.
         timeout_s: seconds that a connection may take.
+        tls: returns what a handshake of TLS needs; None for an address without TLS.
+        server_name: name that the server's certificate must have; None for the host of the address.
     """
 
-    def __init__(self, address: Address, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        timeout_s: float,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        server_name: str | None = None,
+    ) -> None:
         self.address = address
         self._timeout_s = timeout_s
-        self._tls = ssl.create_default_context() if self.address.is_tls else None
+        assert address.is_tls == (tls is not None), "TLS needs settings, and nothing else does"
+        self._tls = tls
+        self._server_name = server_name if address.is_tls else None
         self._idle: list[ServerConnection] = []
         self._is_closed = False
 
@@ -173,7 +187,11 @@ class ServerConnections:
         try:
             async with asyncio.timeout(self._timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: ServerConnection(self), host, port, ssl=self._tls
+                    lambda: ServerConnection(self),
+                    host,
+                    port,
+                    ssl=None if self._tls is None else self._tls(),
+                    server_hostname=self._server_name,
                 )
         except TimeoutError as error:
             raise EngineUnreachable(f"it took no connection in {self._timeout_s:g} s") from error

@@ -20,6 +20,7 @@ from stretto.planner.plan_files import NO_ANSWERS, tokens_of
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.sent_lines import sent_line
 from stretto.wire.options import Options
 from stretto.wire.paths import Api
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
@@ -60,10 +61,12 @@ class BatchLines:
 
     Args:
         node_for: returns the node that the model of a line stands for. May raise ConfigError.
+        hands_on: whether servers get the lines as they are, and say themselves what is wrong with a body.
     """
 
-    def __init__(self, node_for: Callable[[str], ModelNode]) -> None:
+    def __init__(self, node_for: Callable[[str], ModelNode], hands_on: bool = False) -> None:
         self._node_for = node_for
+        self._hands_on = hands_on
         self._known: dict[tuple[str, str], _Settings] = {}
 
     def read(self, found: Mapping[str, Any]) -> RunRequest:
@@ -78,10 +81,12 @@ class BatchLines:
         url, body = found.get("url"), found.get("body")
         if found.get("method") != "POST":
             raise ConfigError(f"method must be 'POST', got {short(found.get('method'))}")
-        if not isinstance(url, str) or url not in _URLS:
-            raise ConfigError(f"url must be one of {', '.join(_URLS)}, got {short(url)}")
         if not isinstance(body, dict):
             raise ConfigError(f"body must be a mapping, got {short(body)}")
+        if self._hands_on and isinstance(url, str):
+            return self._handed_on(custom_id, url, body)
+        if not isinstance(url, str) or url not in _URLS:
+            raise ConfigError(f"url must be one of {', '.join(_URLS)}, got {short(url)}")
         others = body.copy()
         for name in _TEXTS:
             others.pop(name, None)
@@ -98,6 +103,15 @@ class BatchLines:
         planned = AppRequest(custom_id, num_tokens, (), settings.nodes, NO_ANSWERS)
         return RunRequest(planned, messages, (), settings.decode, settings.api, settings.model)
 
+    def _handed_on(self, custom_id: str, url: str, body: Mapping[str, Any]) -> RunRequest:
+        model = body.get("model")
+        if not isinstance(model, str):
+            raise ConfigError(f"body: model must be a text, got {short(model)}")
+        node = self._node_for(model)
+        sent = sent_line(url, body, node, None if node.max_tokens == _NO_LIMIT else node.max_tokens)
+        planned = AppRequest(custom_id, 0, (), (node.name,), NO_ANSWERS)
+        return RunRequest(planned, (), model=model, sent=sent)
+
     def _whole(self, api: Api, body: Mapping[str, Any]) -> tuple[tuple[PromptMessage, ...], _Settings]:
         """Return the messages of a body, and what its other fields mean."""
         model, messages, options = _chat(body) if api == "chat" else _completion(body)
@@ -105,11 +119,14 @@ class BatchLines:
         return messages, _Settings(api, model, (node.name,), _decode(options, node, api))
 
 
-def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
+def read_batch_application(path: Path, hands_on: bool = False) -> tuple[Application, RequestStore]:
     """Read a Batch file as an application by itself: each model that a line names is a node.
 
     The longest answer of a node is the longest that one of its lines allows. A line that is wrong is refused
     alone.
+
+    Args:
+        hands_on: whether servers get the lines as they are.
 
     Raises:
         ConfigError: it cannot be read, has no requests that can be run, or a line is no JSON object.
@@ -123,7 +140,7 @@ def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
             raise ConfigError(f"body: model must have printable characters, got {model!r}")
         return nodes.setdefault(model, ModelNode(model, model, _NO_LIMIT))
 
-    batch = BatchLines(node_for)
+    batch = BatchLines(node_for, hands_on)
 
     def read(found: Any) -> RunRequest:
         if not isinstance(found, dict):
@@ -131,6 +148,9 @@ def read_batch_application(path: Path) -> tuple[Application, RequestStore]:
         return batch.read(found)
 
     requests = read_store(path, read, lambda found: isinstance(found, dict))
+    if hands_on:
+        used = {kind.model for kind, _ in requests.kinds()}
+        return Application(path.stem, [nodes[name] for name in nodes if name in used]), requests
     longest: dict[str, int] = {}
     for kind, _ in requests.kinds():
         assert kind.max_tokens is not None

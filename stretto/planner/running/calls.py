@@ -22,7 +22,8 @@ from stretto.planner.running.planned_calls import (
     text_of_answer,
 )
 from stretto.planner.running.request_store import Kind, RequestStore
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest, SentLine
+from stretto.planner.running.sent_lines import chat_of
 
 
 class CallBook:
@@ -99,6 +100,14 @@ class CallBook:
         if node.is_by_chunk:
             texts["chunk"] = request.chunks[call.number]
         return (PromptMessage(None, fill(node.prompt, {**texts, **inputs})),)
+
+    def line(self, call: PlannedCall) -> SentLine | None:
+        """Return the line that a call hands on; None if it is a call of a node."""
+        return self._texts(call.request).sent
+
+    def chat(self, call: PlannedCall) -> SentLine:
+        """Return a call of a node as what a server that speaks OpenAI's API gets."""
+        return chat_of(self._app.node(call.node).model, self.prompt(call), self.decode(call))
 
     def decode(self, call: PlannedCall) -> dict[str, Any]:
         """Return the settings of a call's decode. Calls of one request and node have different seeds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stretto.costs.length_belief import interval
+from stretto.costs.length_belief import likely_interval
 
 
 class Forecast:
@@ -23,7 +23,7 @@ class Forecast:
     def predicted(self, left_s: Sequence[float]) -> None:
         """Note a prediction: seconds until the end, one for each draw of lengths."""
         now_s = self._clock() - self._begin_s
-        low_s, high_s = interval(left_s)
+        low_s, high_s = likely_interval(left_s)
         self._last = now_s + sum(left_s) / len(left_s), now_s + low_s, now_s + high_s
         self._first = self._first or self._last
 

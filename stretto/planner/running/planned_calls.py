@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.model.errors import StrettoError
+from stretto.model.errors import EngineFailure, StrettoError
 from stretto.model.record import record
 from stretto.planner.running.request_store import Kind
 from stretto.planner.running.run_request import RunRequest
+
+
+@record
+class WholeAnswer:
+    """The answer of a server to a line that was handed on. `body` is JSON."""
+
+    status: int
+    request_id: str
+    body: str
 
 
 @record
@@ -17,11 +26,21 @@ class CallAnswer:
 
     Attributes:
         num_prompt, num_output: numbers of tokens.
+        whole: all of the answer, which is the result of a line that was handed on; None for other calls.
     """
 
     text: str
     num_prompt: int = 0
     num_output: int = 0
+    whole: WholeAnswer | None = None
+
+
+class LineFailed(EngineFailure):
+    """Error: a server has answered a line that was handed on with an error, `whole`."""
+
+    def __init__(self, message: str, whole: WholeAnswer) -> None:
+        super().__init__(message)
+        self.whole = whole
 
 
 @record

@@ -153,4 +153,5 @@ def stored(requests: Sequence[RunRequest]) -> RequestStore:
 def _plain(request: RunRequest) -> object:
     messages = [[message.role, message.text] for message in request.messages]
     nodes, decode = list(request.planned.nodes), dict(request.decode or {})
-    return [request.id, messages, list(request.chunks), nodes, decode, request.api, request.model]
+    sent = [] if request.sent is None else [request.sent.path, dict(request.sent.body)]
+    return [request.id, messages, list(request.chunks), nodes, decode, request.api, request.model, *sent]

@@ -18,14 +18,17 @@ from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
 
 
-def read_run_requests(path: Path, app: Application) -> RequestStore:
+def read_run_requests(path: Path, app: Application, hands_on: bool = False) -> RequestStore:
     """Read the requests of a run from a file of JSON lines.
+
+    Args:
+        hands_on: whether servers get the lines of a Batch file as they are.
 
     Raises:
         ConfigError: it cannot be read, has no requests that can be run, or a line is wrong that is none of a
             Batch file; the message has its number.
     """
-    batch = BatchLines(lambda model: _node_for(model, app))
+    batch = BatchLines(lambda model: _node_for(model, app), hands_on)
 
     def read(found: Any) -> RunRequest:
         return batch.read(found) if is_batch_line(found) else _checked(_of_plan(found), app)

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.private_file import private
 from stretto.planner.application import Application
-from stretto.planner.running.planned_calls import CallEnded
+from stretto.planner.running.planned_calls import CallEnded, LineFailed, WholeAnswer
 from stretto.planner.running.run_request import RefusedLine
 from stretto.runtime.journal.file import not_saved
 from stretto.wire.answer_writing import whole_json
@@ -89,7 +89,12 @@ def _opened(path: Path) -> TextIO:
 
 def result_line(ended: CallEnded, app: Application) -> dict[str, Any]:
     """Return the line of a request that has ended."""
+    if isinstance(ended.error, LineFailed):
+        return _line(ended.id, _response(ended.error.whole), None)
     if ended.error is None:
+        whole = _whole(ended)
+        if whole is not None:
+            return _line(ended.id, _response(whole), None)
         response = {"status_code": 200, "request_id": ended.id, "body": _body(ended, app)}
         return _line(ended.id, response, None)
     line = _line(ended.id, None, _error(ended.error))
@@ -98,6 +103,16 @@ def result_line(ended: CallEnded, app: Application) -> dict[str, Any]:
 
 def _line(id: str, response: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
     return {"id": f"batch_req_{id}", "custom_id": id, "response": response, "error": error}
+
+
+def _whole(ended: CallEnded) -> WholeAnswer | None:
+    """Return the answer to a line that was handed on; None for another request."""
+    return next((one.whole for answers in ended.answers.values() for one in answers if one.whole), None)
+
+
+def _response(whole: WholeAnswer) -> dict[str, Any]:
+    body = json.loads(whole.body)
+    return {"status_code": whole.status, "request_id": whole.request_id, "body": body}
 
 
 def _error(error: StrettoError) -> dict[str, Any]:

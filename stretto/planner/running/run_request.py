@@ -38,6 +38,14 @@ class PromptMessage:
 
 
 @record
+class SentLine:
+    """The part of a Batch file's line that a server gets. `body` names the model of the line's node."""
+
+    path: str
+    body: Mapping[str, Any]
+
+
+@record
 class RunRequest:
     """One request to run.
 
@@ -48,6 +56,7 @@ class RunRequest:
         decode: settings that it has of its own, by the names of `Decode`.
         api: API of the Batch file that it comes from; None for other lines.
         model: model that its line names.
+        sent: part of the line that servers get, if it is handed on; such a request has no messages.
     """
 
     planned: AppRequest
@@ -56,6 +65,7 @@ class RunRequest:
     decode: Mapping[str, Any] | None = None
     api: Api | None = None
     model: str = ""
+    sent: SentLine | None = None
 
     @property
     def id(self) -> str:

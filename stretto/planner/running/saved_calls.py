@@ -12,13 +12,16 @@ from functools import partial
 from pathlib import Path
 
 from stretto.planner.application import Application
-from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
+from stretto.planner.running.planned_calls import CallAnswer, PlannedCall, WholeAnswer
 from stretto.planner.running.request_store import RequestStore
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import JournalEntry, work_hash
 
 _MAX_DIGITS = 20
-_ANSWER = [str, int, int]
+_ANSWERS = ([str, int, int], [str, int, int, int, str, str])
+"""Types of the parts of an answer: its text, tokens of prompt and output; of a line that was handed on, the
+status, the id and the body of the whole answer too.
+"""
 
 
 def open_journal(path: Path, app: Application, requests: RequestStore, served_by: str) -> JournalFile:
@@ -40,7 +43,9 @@ def _hash_before(served_by: str, nodes: list[dict[str, object]], requests: Reque
 def entry_of(call: PlannedCall, answer: CallAnswer, requests: RequestStore) -> JournalEntry:
     """Return the entry of a call that was answered."""
     key = requests.mark(call.request), str(call.request), call.node, str(call.number)
-    return JournalEntry(key, [answer.text, answer.num_prompt, answer.num_output])
+    whole = answer.whole
+    parts = [] if whole is None else [whole.status, whole.request_id, whole.body]
+    return JournalEntry(key, [answer.text, answer.num_prompt, answer.num_output, *parts])
 
 
 def saved_calls_of(
@@ -49,7 +54,7 @@ def saved_calls_of(
     """Yield the calls and answers of a journal's entries, for the requests that there are."""
     for entry in entries:
         value, numbers = entry.value, [*map(_number, entry.key)]
-        if not isinstance(value, list) or [*map(type, value)] != _ANSWER:
+        if not isinstance(value, list) or [*map(type, value)] not in _ANSWERS:
             continue
         match entry.key:
             case (mark, _, node, _) if numbers[1] is not None:
@@ -60,7 +65,9 @@ def saved_calls_of(
                 continue
         at = numbers[-1]
         if request is not None and request < len(requests) and at is not None:
-            yield PlannedCall(request, node, at), CallAnswer(*value)
+            text, num_prompt, num_output, *parts = value
+            whole = WholeAnswer(*parts) if parts else None
+            yield PlannedCall(request, node, at), CallAnswer(text, num_prompt, num_output, whole)
 
 
 def _number(text: str) -> int | None:

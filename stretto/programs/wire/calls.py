@@ -8,7 +8,7 @@ from typing import Any
 
 from stretto.model.errors import UserError
 from stretto.programs.app_function import App
-from stretto.programs.fragment import Call, Work
+from stretto.programs.fragment import WaitingCall, Work
 from stretto.programs.function import Function
 from stretto.programs.operators import Operator
 from stretto.programs.wire.values import value_to_wire
@@ -17,7 +17,7 @@ _SETTINGS = {"join": "separator"}
 """Settings of operators that ops call otherwise."""
 
 
-def call_to_wire(call: Call) -> dict[str, object]:
+def call_to_wire(call: WaitingCall) -> dict[str, object]:
     """Return a call as an object of JSON: what is called, and a placeholder for each input and output.
 
     Raises:
@@ -48,7 +48,7 @@ def _work_to_wire(work: Work) -> Mapping[str, object]:
     raise UserError(f"{work.name} runs in the same process as its runtime alone")
 
 
-def _input_to_wire(call: Call, port: str, variable: str | None) -> dict[str, object]:
+def _input_to_wire(call: WaitingCall, port: str, variable: str | None) -> dict[str, object]:
     found: dict[str, object] = {"name": port, "in_out": False}
     if variable is None:
         found["value"] = value_to_wire(call.constants[port])
@@ -59,7 +59,7 @@ def _input_to_wire(call: Call, port: str, variable: str | None) -> dict[str, obj
     return found
 
 
-def _output_to_wire(call: Call, port: str, variable: str) -> dict[str, object]:
+def _output_to_wire(call: WaitingCall, port: str, variable: str) -> dict[str, object]:
     found: dict[str, object] = {"name": port, "in_out": True, "semantic_var_id": variable}
     if isinstance(call.work, Function):
         output = call.work.outputs[port]

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
-from stretto.cluster.probe_times import ProbeTimes, is_suspicious, rest_s
+from stretto.cluster.probe_times import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.engines.contract import AsyncLLM
 from stretto.model.errors import BadReply, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.model.foreign import raised, typed
@@ -177,7 +177,7 @@ class ServerInstance:
             self._post(LLMReport(self._job.engine, self._job.instance, Failed(task_id, reason)))
 
     def _suspect(self, engine: AsyncLLM, error: StrettoError) -> None:
-        seconds = rest_s(error)
+        seconds = asked_rest_s(error)
         self._probe_times.rest(asyncio.get_running_loop().time() + seconds)
         self._post(InstanceSuspected(self._job.engine, self._job.instance, error.message, seconds))
         if not self._is_suspect:

@@ -31,7 +31,7 @@ class Gathered:
     failure: tuple[int, Failure] | None
 
 
-def gather(node: Node, values: Values) -> Gathered:
+def gather_inputs(node: Node, values: Values) -> Gathered:
     """Collect the inputs of a node, as far as they have come, by port, or say why the
     node cannot run.
 

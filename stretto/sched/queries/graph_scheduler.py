@@ -29,7 +29,7 @@ from stretto.model.references import load_inputs
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.model.values import ABSENT, AbsentType, Failure
 from stretto.sched.queries.demand import NOBODY, Demand, usual
-from stretto.sched.queries.gathering import gather
+from stretto.sched.queries.gathering import gather_inputs
 from stretto.sched.queries.live_graph import LiveGraph
 from stretto.sched.queries.node_state import NodeStates
 from stretto.sched.queries.outcome import Outcome
@@ -265,7 +265,7 @@ class GraphScheduler:
             return
         if node.hint_from:
             self._withdraw_hint(node)
-        found = gather(node, self.values)
+        found = gather_inputs(node, self.values)
         if found.is_absent:
             self._end_with(node, ABSENT)
         elif node.is_mapped:

@@ -17,7 +17,7 @@ from stretto.model.errors import BadReply, CapacityError
 from stretto.model.values import Failure
 from stretto.sched.queries.gathering import item_of
 from stretto.sched.queries.live_values import UNSET, Values
-from stretto.sched.queries.splicing import Link, Links
+from stretto.sched.queries.splicing import Link, ValueLinks
 
 MAX_NODES = 100_000
 """Largest number of nodes of one query at a time."""
@@ -61,7 +61,7 @@ class LiveGraph:
         self._producers: dict[int, int] = {}
         self._followers: dict[int, tuple[int, ...]] = {}
         self.blocking: dict[int, int] = {}
-        self._links = Links()
+        self._links = ValueLinks()
         self._watched: dict[int, str] = {}
         self._returned: dict[int, dict[int, object]] = {}
 

@@ -9,7 +9,7 @@ from stretto.costs.tokens import num_tokens
 from stretto.graph.execution_graph import Node
 from stretto.graph.graph import HINT, Constant
 from stretto.model.errors import BadReply
-from stretto.model.references import load, load_inputs
+from stretto.model.references import load_inputs, load_references
 from stretto.model.tasks import QueryRecord
 from stretto.model.tools import ToolPart, ToolResult
 from stretto.model.values import KV, Prompt, Segment, as_text
@@ -128,7 +128,7 @@ def _prompt(node: Node, row: Mapping[str, object]) -> Prompt:
         return tuple(
             Segment(part.text, role=part.role)
             if isinstance(part, Constant)
-            else value_segment(load(row[part.port]), part.port)
+            else value_segment(load_references(row[part.port]), part.port)
             for part in node.prompt
         )
     except TypeError as error:

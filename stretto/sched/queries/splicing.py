@@ -62,7 +62,7 @@ class Link:
     place: int = 0
 
 
-class Links:
+class ValueLinks:
     """All links of one running graph, by source and by target. A link passes a value on when it is set.
 
     Attributes:

@@ -22,7 +22,7 @@ from stretto.http.client.address import bracketed
 from stretto.http.fair_slots import FairTurns
 from stretto.model.errors import ConfigError, DocumentError
 from stretto.runtime.loop_thread import LoopThread
-from stretto.service.apps.inputs import Upload
+from stretto.service.apps.inputs import UnparsedDocument
 
 if TYPE_CHECKING:
     import httpx
@@ -150,7 +150,9 @@ class Fetcher:
         """Return what may be fetched for a new query."""
         return FetchBudget(self.rules.max_query_bytes, self.rules.max_query_bytes)
 
-    async def fetch(self, upload: Upload, budget: FetchBudget, tenant: str = "") -> Upload:
+    async def fetch(
+        self, upload: UnparsedDocument, budget: FetchBudget, tenant: str = ""
+    ) -> UnparsedDocument:
         """Fetch the bytes of an upload of a tenant that has a URL, and return the upload with them.
 
         The type of the content says the format, unless the name does.

@@ -37,7 +37,7 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class UnparsedDocument:
     """A document of a request that has not been parsed.
 
     Attributes:
@@ -76,9 +76,9 @@ def input_schema(type_: str) -> dict[str, Any]:
 
 
 def checked_inputs(
-    template: Template, given: object, files: Mapping[str, Sequence[Upload]]
+    template: Template, given: object, files: Mapping[str, Sequence[UnparsedDocument]]
 ) -> dict[str, object]:
-    """Return the inputs of a query by name, with an `Upload` in place of each document.
+    """Return the inputs of a query by name, with an `UnparsedDocument` in place of each document.
 
     Args:
         given: inputs of the request's JSON, by name.
@@ -138,7 +138,7 @@ def _value(value: object, type_: str, place: str) -> Any:
     return value
 
 
-def _document(value: object, place: str) -> Upload:
+def _document(value: object, place: str) -> UnparsedDocument:
     if not isinstance(value, dict):
         raise _unfit(value, "document", place)
     if unknown := [key for key in value if key not in ("name", *_DOCUMENT_KEYS)]:
@@ -153,13 +153,13 @@ def _document(value: object, place: str) -> Upload:
         raise Misplaced(f"{place}.{key}", f"must be a text, got a {type(content).__name__}")
     if key == "url":
         name = document_name(value.get("name", content), f"{place}.name")
-        return Upload(name, None, content, place)
+        return UnparsedDocument(name, None, content, place)
     name = document_name(value.get("name"), f"{place}.name")
     try:
         data = content.encode() if key == "text" else base64.b64decode(content, validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
         raise Misplaced(f"{place}.{key}", f"cannot be decoded: {error}") from error
-    return Upload(name, data, None, place)
+    return UnparsedDocument(name, data, None, place)
 
 
 def _one_of() -> str:

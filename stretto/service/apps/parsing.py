@@ -17,7 +17,7 @@ from stretto.http.body_readers import LARGE_BYTES
 from stretto.http.fair_slots import FairTurns
 from stretto.model.errors import DocumentError
 from stretto.model.values import Document
-from stretto.service.apps.inputs import Upload
+from stretto.service.apps.inputs import UnparsedDocument
 
 _KILL_AGAIN_S = 0.05
 
@@ -57,7 +57,7 @@ class DocumentParsers:
                 pass
         self._threads.shutdown(wait=False)
 
-    async def parse(self, upload: Upload, tenant: str = "") -> Document:
+    async def parse(self, upload: UnparsedDocument, tenant: str = "") -> Document:
         """Parse an upload that has its bytes; a name with an unknown suffix is that of a plain text.
 
         Raises:
@@ -102,7 +102,7 @@ def _kill(parser: ParserProcess, work: asyncio.Future[Document]) -> None:
         asyncio.get_running_loop().call_later(_KILL_AGAIN_S, _kill, parser, work)
 
 
-def _parse(parser: ParserProcess, upload: Upload, data: bytes) -> Document:
+def _parse(parser: ParserProcess, upload: UnparsedDocument, data: bytes) -> Document:
     """Parse the bytes of an upload in a parser process, by way of a temporary file with the suffix of its
     format.
     """

@@ -12,10 +12,10 @@ from msgspec import Meta
 from stretto.apps.template import Configuration, Template
 from stretto.model.tasks import Objective
 from stretto.schema.typed import ValueProblem, read_as
-from stretto.service.apps.inputs import Upload, checked_inputs, document_name
+from stretto.service.apps.inputs import UnparsedDocument, checked_inputs, document_name
 from stretto.service.apps.multipart import read_parts
 from stretto.service.apps.settings import checked_settings
-from stretto.service.bodies import read_json
+from stretto.service.bodies import untyped_json
 from stretto.service.refusals import Misplaced
 from stretto.service.sizes import check_item_counts
 
@@ -51,7 +51,7 @@ class QueryRequest(QueryBody, frozen=True):
         program: program that the query is a part of; "" where it is one by itself.
     """
 
-    files: Mapping[str, Sequence[Upload]] = {}
+    files: Mapping[str, Sequence[UnparsedDocument]] = {}
     program: str = ""
 
 
@@ -61,7 +61,7 @@ class CheckedRequest:
 
     Attributes:
         asked: what it asks for, without the inputs, settings and files that were read: they may be large.
-        inputs: inputs by name, with an `Upload` in place of each document.
+        inputs: inputs by name, with an `UnparsedDocument` in place of each document.
         configuration: settings by component.
     """
 
@@ -92,12 +92,12 @@ def read_query(content_type: str, body: bytes | bytearray) -> QueryRequest:
         Refused: the body is no JSON, or a key is unknown or has a value of another type.
     """
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
-        return _request(read_json(body, "body"), {})
+        return _request(untyped_json(body, "body"), {})
     given: object = {}
-    files: dict[str, list[Upload]] = {}
+    files: dict[str, list[UnparsedDocument]] = {}
     for part in read_parts(content_type, body):
         if part.name == _JSON_FIELD:
-            given = read_json(part.data, _JSON_FIELD)
+            given = untyped_json(part.data, _JSON_FIELD)
             continue
         place = f"inputs.{part.name}"
         if part.filename is None:
@@ -105,11 +105,11 @@ def read_query(content_type: str, body: bytes | bytearray) -> QueryRequest:
                 place, f"is no file; give what is not a file as JSON in the field {_JSON_FIELD!r}"
             )
         name = document_name(part.filename, f"{place}.filename")
-        files.setdefault(part.name, []).append(Upload(name, part.data, None, place))
+        files.setdefault(part.name, []).append(UnparsedDocument(name, part.data, None, place))
     return _request(given, files)
 
 
-def _request(content: object, files: Mapping[str, Sequence[Upload]]) -> QueryRequest:
+def _request(content: object, files: Mapping[str, Sequence[UnparsedDocument]]) -> QueryRequest:
     try:
         given = read_as(QueryBody, content)
     except ValueProblem as problem:

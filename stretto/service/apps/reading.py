@@ -11,7 +11,7 @@ from stretto.documents.pdf import unread_pages_note
 from stretto.model.errors import DeadlineExceeded, DocumentError
 from stretto.model.values import Document
 from stretto.service.apps.fetching import FetchBudget, Fetcher
-from stretto.service.apps.inputs import Upload
+from stretto.service.apps.inputs import UnparsedDocument
 from stretto.service.apps.limits import AppLimits
 from stretto.service.apps.parsing import DocumentParsers
 from stretto.service.refusals import Misplaced
@@ -82,7 +82,9 @@ class InputReader:
                     f"{self._max_text_chars}, while longer ones can be given as documents",
                 )
 
-    async def _documents(self, uploads: Sequence[Upload], budget: FetchBudget, tenant: str) -> list[Document]:
+    async def _documents(
+        self, uploads: Sequence[UnparsedDocument], budget: FetchBudget, tenant: str
+    ) -> list[Document]:
         """Return the documents of an input."""
         if len(uploads) > self._max_documents:
             raise Misplaced(
@@ -91,7 +93,7 @@ class InputReader:
             )
         return await _all(self._document(upload, budget, tenant) for upload in uploads)
 
-    async def _document(self, upload: Upload, budget: FetchBudget, tenant: str) -> Document:
+    async def _document(self, upload: UnparsedDocument, budget: FetchBudget, tenant: str) -> Document:
         try:
             whole = upload if upload.data is not None else await self._fetcher.fetch(upload, budget, tenant)
             return await self._parsers.parse(whole, tenant)
@@ -118,9 +120,9 @@ def _text_chars(value: object) -> int:
     return sum(map(_text_chars, value)) if isinstance(value, list) else 0
 
 
-def _uploads(value: object) -> Iterator[Upload]:
+def _uploads(value: object) -> Iterator[UnparsedDocument]:
     """Iterate over the documents of an input, which may be a list, or a list of lists."""
-    if isinstance(value, Upload):
+    if isinstance(value, UnparsedDocument):
         yield value
     elif isinstance(value, list):
         for item in value:
@@ -129,7 +131,7 @@ def _uploads(value: object) -> Iterator[Upload]:
 
 def _with_documents(value: object, documents: Iterator[Document]) -> object:
     """Return an input with the next one of `documents` in place of each upload."""
-    if isinstance(value, Upload):
+    if isinstance(value, UnparsedDocument):
         return next(documents)
     if isinstance(value, list):
         return [_with_documents(item, documents) for item in value]

@@ -15,7 +15,7 @@ from stretto.model.foreign import bug_of
 from stretto.model.tasks import Objective
 from stretto.runtime.journal.lines import JournalEntry
 from stretto.service.app import ServiceApp
-from stretto.service.batches.input_lines import InputLine
+from stretto.service.batches.input_lines import InputLine, LineRefused
 from stretto.service.batches.line_answers import LineAnswer, answer_entry, error_entry, line_answer, spent_of
 from stretto.service.batches.records import SpentTokens
 from stretto.service.pool.in_process import InProcessAnswer
@@ -24,7 +24,7 @@ from stretto.service.tenants import Tenant
 _LONG_BYTES = 64_000
 """Bytes of an answer from which on it is checked in a thread."""
 _MAX_BYTES = 64_000_000
-_BUSY = (429, 503)
+BUSY = (429, 503)
 """Statuses of answers after which a line is tried again for as long as its batch may run."""
 _PASSING = (500, 502, 504)
 """Statuses of answers after which a line is tried again a few times."""
@@ -51,46 +51,59 @@ async def end_line(
     objective: Objective,
     sent: Callable[[bool], None],
 ) -> EndedLine | None:
-    """Ask for the answer to a line of a batch, more than once if need be, and return what came of it; None if
+    """Ask for the answer to a line of a batch, as `answer_of` does, and return what came of it; None if
     engines are busy or away.
-
-    Args:
-        sent: called with True when the request waits no more for a worker, and with False when it does again.
     """
-    code, message = "answer_lost", "the engine has broken the answer off"
-    for num_left in reversed(range(_MAX_TRIES)):
-        try:
-            answer = await ask(app, tenant, path, read.body, objective, sent)
-        except BadReply as error:
-            code, message = "answer_too_large", error.message
-            break
-        except Refused as error:  # nothing answers such requests any more
-            code, message = error.code, error.message
-            break
-        except EngineUnavailable:
-            pass
-        except Exception as error:
-            _log.error("a line of a batch: %s", error, exc_info=error)
-            code, message = "internal_error", bug_of(error).message
-            break
-        else:
-            if answer.status in _BUSY:
-                return None
-            if answer.status not in _PASSING or not num_left:
-                spent = spent_of(answer)
-                return EndedLine(answer_entry(line, read.custom_id, answer, spent), answer.is_well, spent)
-        if num_left:
-            await asyncio.sleep(_PAUSE_S)
-    return EndedLine(error_entry(line, read.custom_id, code, message))
+    answer = await answer_of(app, tenant, path, read.body, objective, sent)
+    if isinstance(answer, LineRefused):
+        return EndedLine(error_entry(line, read.custom_id, answer.code, answer.message))
+    if answer.status in BUSY:
+        return None
+    spent = spent_of(answer)
+    return EndedLine(answer_entry(line, read.custom_id, answer, spent), answer.is_well, spent)
 
 
-async def ask(
+async def answer_of(
     app: ServiceApp,
     tenant: Tenant,
     path: str,
     body: bytes,
     objective: Objective,
-    sent: Callable[[bool], None],
+    sent: Callable[[bool], None] = lambda is_sent: None,
+) -> LineAnswer | LineRefused:
+    """Return the answer to a line, which is asked for more than once if need be, or why there is none.
+
+    Args:
+        sent: called with True when the request waits no more for a worker, and with False when it does again.
+    """
+    for num_left in reversed(range(_MAX_TRIES)):
+        try:
+            answer = await ask_service(app, tenant, path, body, objective, sent)
+        except BadReply as error:
+            return LineRefused("answer_too_large", error.message)
+        except Refused as error:  # nothing answers such requests any more
+            return LineRefused(error.code, error.message)
+        except EngineUnavailable:
+            pass
+        except Exception as error:
+            _log.error("a line of a batch: %s", error, exc_info=error)
+            return LineRefused("internal_error", bug_of(error).message)
+        else:
+            if answer.status not in _PASSING or not num_left:
+                return answer
+        if num_left:
+            await asyncio.sleep(_PAUSE_S)
+    return LineRefused("answer_lost", "the engine has broken the answer off")
+
+
+async def ask_service(
+    app: ServiceApp,
+    tenant: Tenant,
+    path: str,
+    body: bytes,
+    objective: Objective,
+    sent: Callable[[bool], None] = lambda is_sent: None,
+    method: bytes = b"POST",
 ) -> LineAnswer:
     """Return the answer to a request of a tenant. If this coroutine is cancelled, so is the request.
 
@@ -102,7 +115,7 @@ async def ask(
         BadReply: the answer is too long.
     """
     request = ClientRequest(
-        b"POST",
+        method,
         path.encode(),
         path,
         headers=[(b"content-type", JSON_TYPE)],

@@ -9,7 +9,7 @@ from typing import Any
 
 from stretto.http.refusals import Refused
 from stretto.service.apps.multipart import BodyPart
-from stretto.service.bodies import read_json
+from stretto.service.bodies import untyped_json
 from stretto.service.openai.errors import invalid, unsupported
 
 ENDPOINTS = (
@@ -77,7 +77,7 @@ def read_upload(parts: Sequence[BodyPart], num_bytes: int, max_bytes: int) -> Wa
 
 def read_batch(content: bytes) -> WantedBatch:
     """Read the request for a batch. Raises Refused if something is wrong."""
-    body = read_json(content, "the body")
+    body = untyped_json(content, "the body")
     if not isinstance(body, dict):
         raise invalid("body", "the body must be an object")
     given: dict[str, Any] = {name: value for name, value in body.items() if value is not None}

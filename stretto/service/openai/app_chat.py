@@ -15,7 +15,7 @@ from typing import Any
 from stretto.apps.template import Template
 from stretto.model.values import Chunk, Document, Hit
 from stretto.service.apps.deployed_app import DeployedApp
-from stretto.service.apps.inputs import Upload, document_name
+from stretto.service.apps.inputs import UnparsedDocument, document_name
 from stretto.service.apps.query_request import CheckedRequest, QueryRequest
 from stretto.service.openai.errors import invalid, unsupported
 from stretto.service.openai.wanted import checked_stream
@@ -41,7 +41,7 @@ class AskedOfApp:
 
     question: str
     place: str
-    uploads: tuple[Upload, ...]
+    uploads: tuple[UnparsedDocument, ...]
     stream: bool
     include_usage: bool
 
@@ -148,7 +148,7 @@ def _last_question(messages: Sequence[ChatMessage]) -> tuple[int, ChatMessage]:
     raise invalid("messages", "there is no message of the user, which is the question")
 
 
-def _uploads(messages: Sequence[ChatMessage]) -> Iterator[Upload]:
+def _uploads(messages: Sequence[ChatMessage]) -> Iterator[UnparsedDocument]:
     """Iterate over the files in the messages of the user."""
     for at, message in enumerate(messages):
         if message.role != "user" or message.content is None or isinstance(message.content, str):
@@ -161,7 +161,7 @@ def _uploads(messages: Sequence[ChatMessage]) -> Iterator[Upload]:
                 raise unsupported(place, f"parts of type {part['type']!r:.80} cannot be read by an app")
 
 
-def _upload(file: Any, place: str) -> Upload:
+def _upload(file: Any, place: str) -> UnparsedDocument:
     if not isinstance(file, dict) or not isinstance(file.get("file_data"), str):
         raise unsupported(
             f"{place}.file", "a file has a filename and file_data in base64; ids are unknown here"
@@ -171,6 +171,6 @@ def _upload(file: Any, place: str) -> Upload:
     if data.startswith("data:"):
         data = data.partition(",")[2]
     try:
-        return Upload(name, base64.b64decode(data, validate=True), None, place)
+        return UnparsedDocument(name, base64.b64decode(data, validate=True), None, place)
     except (binascii.Error, ValueError) as error:
         raise invalid(f"{place}.file.file_data", f"cannot be decoded: {error}") from error

@@ -1,7 +1,7 @@
 """Answers of the API as JSON: whole ones, and the chunks of streams.
 
-A `Form` writes them in the words of one API: `Reply` for chats and completions, `ResponseReply` for
-responses. `TextReply` reads the texts of LLM calls for it.
+A `ReplyForm` writes them in the words of one API: `CompletionForm` for chats and completions,
+`ResponseReply` for responses. `TextReply` reads the texts of LLM calls for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stretto.wire.sse import DONE
 _PREFIXES: Mapping[Api, str] = {"chat": "chatcmpl", "completions": "cmpl"}
 
 
-class Form(Protocol):
+class ReplyForm(Protocol):
     """The form of the answer to one request.
 
     Attributes:
@@ -48,7 +48,7 @@ class Form(Protocol):
         ...
 
 
-class Reply:
+class CompletionForm:
     """The answer to a chat, or to a request for completions.
 
     Args:
@@ -97,7 +97,7 @@ class TextReply:
         request_id: id of the request, part of the ids of calls.
     """
 
-    def __init__(self, wanted: WantedText, form: Form, request_id: str) -> None:
+    def __init__(self, wanted: WantedText, form: ReplyForm, request_id: str) -> None:
         self.form = form
         self._wanted = wanted
         self._request_id = request_id

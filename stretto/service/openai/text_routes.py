@@ -20,12 +20,12 @@ from stretto.runtime.runtime import Runtime
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.query_request import CheckedRequest
 from stretto.service.apps.query_table import AppQuery
-from stretto.service.bodies import read_json
+from stretto.service.bodies import untyped_json
 from stretto.service.openai.app_chat import AppChat, AskedOfApp, asked_of_app
 from stretto.service.openai.errors import naming_as_sent, unsupported
 from stretto.service.openai.generation import Caller, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
-from stretto.service.openai.replies import Form, Reply, TextReply
+from stretto.service.openai.replies import CompletionForm, ReplyForm, TextReply
 from stretto.service.openai.served_models import ServedModels
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
 from stretto.service.request import ServiceRequest, encode_json
@@ -76,10 +76,10 @@ class TextRoutes:
         chat = await request.read(read)
         wanted = chat.wanted
 
-        def form(model: str, tier: str | None = None) -> Form:
+        def form(model: str, tier: str | None = None) -> ReplyForm:
             if is_response:
                 return ResponseReply(request.id, model, chat.echoed)
-            return Reply("chat", request.id, model, tier, has_usage=wanted.include_usage)
+            return CompletionForm("chat", request.id, model, tier, has_usage=wanted.include_usage)
 
         with naming_as_sent() if is_response else contextlib.nullcontext():
             if isinstance(wanted, WantedText):
@@ -99,7 +99,7 @@ class TextRoutes:
         model, wanted, asked = await request.read(read)
         engine = self._models.llm(model)
         named, has_usage = model or engine, wanted.include_usage
-        form = Reply("completions", request.id, named, wanted.tier, has_usage=has_usage)
+        form = CompletionForm("completions", request.id, named, wanted.tier, has_usage=has_usage)
         await self._answer(request, engine, wanted, form, asked)
 
     async def _answer(
@@ -107,7 +107,7 @@ class TextRoutes:
         request: ServiceRequest,
         engine: str,
         wanted: WantedText,
-        form: Form,
+        form: ReplyForm,
         asked: AskedProgram | None,
     ) -> None:
         wanted = wanted.limited(request.tenant.limits.output_tokens)
@@ -166,7 +166,7 @@ class TextRoutes:
         request: ServiceRequest,
         app: AppChat,
         checked: CheckedRequest,
-        form: Form,
+        form: ReplyForm,
         program: RoutedProgram | None,
     ) -> None:
         if (objective := request.admitted.objective) is not None:
@@ -192,7 +192,7 @@ class TextRoutes:
         request: ServiceRequest,
         app: AppChat,
         started: AppQuery,
-        form: Form,
+        form: ReplyForm,
         program: RoutedProgram | None,
     ) -> None:
         """Send the answer of an app as it is generated, and at its end the sources."""
@@ -250,7 +250,7 @@ def read_chat(
     Raises:
         Refused, RequestRefused: something in it is wrong, or cannot be honoured.
     """
-    body = mapping("", read_json(content, "the body"))
+    body = mapping("", untyped_json(content, "the body"))
     sent = chat_of(body) if is_response else body
     with naming_as_sent() if is_response else contextlib.nullcontext():
         chat = ChatRequest.from_json(sent)
@@ -267,7 +267,7 @@ def read_completion(
     Raises:
         Refused, RequestRefused: as `read_chat`.
     """
-    body = mapping("", read_json(content, "the body"))
+    body = mapping("", untyped_json(content, "the body"))
     completion = CompletionRequest.from_json(body)
     wanted = wanted_completion(completion, body)
     return completion.model, wanted, asked_program(path, headers, body, tenant)

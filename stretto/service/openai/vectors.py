@@ -19,7 +19,7 @@ from stretto.model.deployment import Replica
 from stretto.model.values import Chunk, Hit
 from stretto.router.programs import asked_program
 from stretto.runtime.runtime import Runtime
-from stretto.service.bodies import off_loop, read_json
+from stretto.service.bodies import off_loop, untyped_json
 from stretto.service.openai.errors import invalid, refused_as_too_long, unsupported
 from stretto.service.openai.programs import ServedPrograms, name_of
 from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
@@ -163,7 +163,7 @@ _RERANK = Graph(
 
 
 def _read_embeddings(content: bytes | bytearray) -> tuple[str, tuple[str, ...], str, int | None]:
-    sent = Fields(mapping("", read_json(content, "the body")))
+    sent = Fields(mapping("", untyped_json(content, "the body")))
     model = sent.take("model", text, "")
     texts = sent.take("input", _texts, ())
     encoding = sent.take("encoding_format", text, "float")
@@ -177,7 +177,7 @@ def _read_embeddings(content: bytes | bytearray) -> tuple[str, tuple[str, ...], 
 
 
 def _read_rerank(content: bytes | bytearray) -> tuple[str, str, tuple[str, ...], int, bool]:
-    sent = Fields(mapping("", read_json(content, "the body")))
+    sent = Fields(mapping("", untyped_json(content, "the body")))
     model = sent.take("model", text, "")
     query = sent.take("query", text, "")
     documents = sent.take("documents", items(_document, max_items=MAX_TEXTS), ())

@@ -218,7 +218,10 @@ def test_a_misspelt_setting_is_named_with_the_nearest(make: Any, problem: str) -
     assert problem in str(caught.value)
 
 
-def test_a_search_in_nothing_is_refused_when_the_app_is_built() -> None:
-    searching = Searching(queries=CITY)
-    with pytest.raises(ConfigError, match="searching: it has nothing to search in: connect `indexed` "):
+@pytest.mark.parametrize("settings", [{}, {"name": "found"}, {"name": "again", "retries": 2}])
+def test_a_search_in_nothing_is_refused_when_the_app_is_built(settings: dict[str, Any]) -> None:
+    searching = Searching(queries=CITY, **settings)
+    with pytest.raises(
+        ConfigError, match=f"{searching.name}: it has nothing to search in: connect `indexed` "
+    ):
         Template("app", searching, {"hits": searching["hits"]})

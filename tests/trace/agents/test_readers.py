@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stretto.trace import lines as trace_lines
 from stretto.trace.agents.formats import READERS, agent_format, read_agent_trace
 from stretto.trace.agents.requests import After, AgentRequest, ChatPrompt, SizedPrompt
 from stretto.trace.lines import TraceError
@@ -412,3 +413,16 @@ def test_what_does_not_fit_is_refused_by_file_and_line(
     with pytest.raises(TraceError, match=reason) as caught:
         READERS[format_](path)
     assert str(caught.value).startswith(f"{path}")
+
+
+def test_a_small_file_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(gzip.compress(b"{}\n" + b"x" * 5000 + b"\n{}\n"))
+    monkeypatch.setattr(trace_lines, "MOST_LINE_BYTES", 1000)
+    with pytest.raises(TraceError, match=r"t\.jsonl\.gz: has a line of more than 1,000 bytes"):
+        list(trace_lines.text_lines(path))
+    monkeypatch.setattr(trace_lines, "MOST_LINE_BYTES", 10_000)
+    assert [len(line) for line in trace_lines.text_lines(path)] == [2, 5000, 2]
+    monkeypatch.setattr(trace_lines, "MOST_BYTES", 5004)
+    with pytest.raises(TraceError, match="has more than 5,004 bytes, not compressed"):
+        list(trace_lines.text_lines(path))

@@ -1,0 +1,57 @@
+"""What servers that speak OpenAI's API get of calls: lines of Batch files as they are, and chats of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from reprlib import repr as short
+from typing import Any
+
+from stretto.model.errors import ConfigError
+from stretto.planner.application import ModelNode
+from stretto.planner.running.run_request import PromptMessage, SentLine
+
+CHAT = "/v1/chat/completions"
+_LIMITS = {
+    CHAT: ("max_tokens", "max_completion_tokens"),
+    "/v1/completions": ("max_tokens",),
+    "/v1/responses": ("max_output_tokens",),
+    "/v1/messages": ("max_tokens",),
+    "/v1/embeddings": (),
+    "/v1/rerank": (),
+    "/v1/moderations": (),
+}
+"""Fields that limit the answer to a line, by its path; the first one is what a node's limit becomes."""
+
+
+def sent_line(url: str, body: Mapping[str, Any], node: ModelNode, limit: int | None) -> SentLine:
+    """Return what a line of a Batch file sends.
+
+    Args:
+        limit: longest answer, for a line that has none of its own; None leaves it out.
+
+    Raises:
+        ConfigError: the line cannot be handed on.
+    """
+    if url not in _LIMITS:
+        raise ConfigError(f"url must be one of {', '.join(_LIMITS)}, got {short(url)}")
+    if node.prompt or node.calls > 1:
+        raise ConfigError(
+            f"body: node {node.name!r} has a prompt of its own, or several calls; give its requests as lines "
+            "with a prompt"
+        )
+    if body.get("stream"):
+        raise ConfigError("body: the answer to a line of a Batch file cannot be streamed; leave stream out")
+    names = _LIMITS[url]
+    own = {names[0]: limit} if limit is not None and names and not any(map(body.get, names)) else {}
+    return SentLine(url, {**body, "model": node.model, **own})
+
+
+def chat_of(model: str, prompt: Sequence[PromptMessage], decode: Mapping[str, Any]) -> SentLine:
+    """Return the chat of a call of a node."""
+    messages: list[dict[str, str]] = []
+    for part in prompt:
+        if part.role is None and messages:
+            messages[-1]["content"] += part.text
+        else:
+            messages.append({"role": part.role or "user", "content": part.text})
+    return SentLine(CHAT, {"model": model, "messages": messages, "temperature": 0, **decode})

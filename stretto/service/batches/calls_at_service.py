@@ -1,0 +1,117 @@
+"""The calls of an application, or the lines of a Batch file, answered by a service in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from stretto.model.errors import BadReply, EngineFailure, EngineUnavailable, Overloaded, StrettoError
+from stretto.model.foreign import bug_of
+from stretto.planner.running.calls import CallBook
+from stretto.planner.running.planned_calls import CallAnswer, LineFailed, PlannedCall, WholeAnswer
+from stretto.service.app import ServiceApp
+from stretto.service.batches.input_lines import LineRefused
+from stretto.service.batches.line_answers import LineAnswer, spent_of
+from stretto.service.batches.line_caller import BUSY, answer_of, ask_service
+from stretto.service.tenants import Tenant
+
+_AT_ONCE = 512
+"""Calls that are made at a time for each server, of which one runs up to 256; the others wait for it here."""
+_BUSY_S = 0.5
+
+
+class CallsAtService:
+    """Makes calls by asking a service (`Caller`). Its engines and workers run already."""
+
+    def __init__(self, app: ServiceApp, tenant: Tenant, num_servers: int, book: CallBook) -> None:
+        self.num_at_once = _AT_ONCE * max(1, num_servers)
+        self._app = app
+        self._tenant = tenant
+        self._book = book
+
+    def begin(
+        self, call: PlannedCall, ended: Callable[[CallAnswer | StrettoError], None]
+    ) -> Callable[[], None]:
+        """Begin a call."""
+        line = self._book.line(call)
+        sent = line or self._book.chat(call)
+        body = json.dumps(sent.body).encode()
+
+        async def make() -> None:
+            try:
+                answer = await answer_of(self._app, self._tenant, sent.path, body, "throughput")
+                result = _result(answer, line is not None)
+            except Exception as error:
+                result = bug_of(error)
+            ended(result)
+
+        task = asyncio.create_task(make())
+
+        def cancel() -> None:
+            task.cancel()
+
+        return cancel
+
+
+async def served_models(app: ServiceApp, tenant: Tenant) -> list[str]:
+    """Return the names of the models that a service answers for."""
+    answer = await ask_service(app, tenant, "/v1/models", b"", "throughput", method=b"GET")
+    return [model["id"] for model in json.loads(answer.body)["data"]]
+
+
+def _result(answer: LineAnswer | LineRefused, is_line: bool) -> CallAnswer | StrettoError:
+    """Return what came of a call.
+
+    Args:
+        is_line: whether a line was handed on, whose result is the answer as it is.
+    """
+    if isinstance(answer, LineRefused):
+        return EngineUnavailable(answer.message)
+    whole = WholeAnswer(answer.status, answer.request_id, answer.body.decode())
+    if not answer.is_well:
+        message = f"status {answer.status}: {_message_of(answer.body)}"
+        if answer.status in BUSY:
+            return Overloaded(message, retry_after_s=_BUSY_S)
+        return LineFailed(message, whole) if is_line else EngineFailure(message)
+    spent = spent_of(answer)
+    if is_line:
+        return CallAnswer("", spent.num_prompt, spent.num_output, whole)
+    text = _text_of(answer.body)
+    if text is None:
+        return BadReply(f"the answer has no text: {answer.body[:200].decode('utf-8', 'replace')}")
+    return CallAnswer(text, spent.num_prompt, spent.num_output)
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+
+
+class _Chat(msgspec.Struct):
+    choices: list[_Choice]
+
+
+_CHAT = msgspec.json.Decoder(_Chat)
+
+
+def _text_of(body: bytes) -> str | None:
+    """Return the text of the answer to a chat; None if it has none."""
+    try:
+        return _CHAT.decode(body).choices[0].message.content
+    except (msgspec.DecodeError, IndexError):
+        return None
+
+
+def _message_of(body: bytes) -> str:
+    """Return what the body of an error says."""
+    found: Any = json.loads(body)
+    error = found.get("error", found) if isinstance(found, dict) else found
+    message = error.get("message", error) if isinstance(error, dict) else error
+    return str(message)

@@ -1,0 +1,176 @@
+"""`stretto run-plan` at servers that run already."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import CommandLine
+from support.emulated import MODEL, emulating, fleet_of
+
+from stretto.emulate.fleet import check_fleet
+from stretto.emulate.wanted import WantedFleet, WantedServer
+
+OTHER = "llama-2-13b"
+CHAT = "/v1/chat/completions"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+@contextmanager
+def servers() -> Iterator[list[object]]:
+    """Run two servers of a model and one of another; yield the options that name them."""
+    wanted = (
+        WantedServer(devices=(number,), port=0, model=model, loading_s=0.0)
+        for number, model in enumerate((MODEL, MODEL, OTHER))
+    )
+    with emulating(check_fleet(WantedFleet(("A100-80G",) * 3, tuple(wanted), speed=5.0))) as urls:
+        yield [part for url in urls for part in ("--url", url)]
+
+
+def chat(model: str = MODEL, **fields: Any) -> dict[str, Any]:
+    messages = [
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": "Where is the inn?"},
+    ]
+    return {"model": model, "messages": messages, "max_tokens": 6, **fields}
+
+
+def write(path: Path, bodies: dict[str, tuple[str, dict[str, Any]]]) -> Path:
+    lines = [
+        json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body})
+        for name, (url, body) in bodies.items()
+    ]
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def results(path: Path) -> dict[str, Any]:
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert all(set(line) == {"id", "custom_id", "response", "error"} for line in lines)
+    found = {line["custom_id"]: line for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def test_lines_are_handed_on_with_all_that_they_ask_for(stretto: CommandLine, tmp_path: Path) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    requests = write(
+        tmp_path / "in.jsonl",
+        {
+            "plain": (CHAT, chat(OTHER, user="u", metadata={"a": "b"}, seed=3)),
+            "several": (CHAT, chat(n=2)),
+            "logprobs": (CHAT, chat(logprobs=True, top_logprobs=2)),
+            "schema": (CHAT, chat(response_format=schema, max_tokens=40)),
+            "tools": (CHAT, chat(tools=[TOOL], tool_choice="required")),
+            "text": ("/v1/completions", {"model": MODEL, "prompt": ["a", "b"], "max_tokens": 3}),
+            "response": ("/v1/responses", {"model": MODEL, "input": "a", "max_output_tokens": 3}),
+            "vector": ("/v1/embeddings", {"model": MODEL, "input": "a"}),
+            "gone": (CHAT, chat("gone")),
+            "negative": (CHAT, chat(max_tokens=-1)),
+            "streamed": (CHAT, chat(stream=True)),
+            "file": ("/v1/files", {"model": MODEL}),
+        },
+    )
+    with servers() as urls:
+        ended = stretto("run-plan", "--requests", requests, "--out", tmp_path / "out", *urls)
+    assert ended.code == 1, ended
+    assert "7 requests answered; 5 failed" in ended.err
+    answered = results(tmp_path / "out")
+    for line in answered.values():
+        assert line["error"] is None
+        assert line["response"]["status_code"] == 200
+        assert line["response"]["request_id"]
+    bodies = {name: line["response"]["body"] for name, line in answered.items()}
+    assert bodies["plain"]["object"] == "chat.completion"
+    assert bodies["plain"]["model"] == OTHER
+    assert bodies["plain"]["usage"]["completion_tokens"] == 6
+    assert [choice["index"] for choice in bodies["several"]["choices"]] == [0, 1]
+    assert len(bodies["logprobs"]["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 2
+    assert set(json.loads(bodies["schema"]["choices"][0]["message"]["content"])) == {"a"}
+    assert bodies["tools"]["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
+    assert len(bodies["text"]["choices"]) == 2
+    assert bodies["response"]["object"] == "response"
+    failed = results(tmp_path / "out.failed")
+    statuses = {name: failed[name]["response"]["status_code"] for name in ("vector", "gone", "negative")}
+    assert statuses == {"vector": 404, "gone": 404, "negative": 400}
+    assert "max_tokens" in failed["negative"]["response"]["body"]["error"]["message"]
+    assert "stream" in failed["streamed"]["error"]["message"]
+    assert "/v1/files" in failed["file"]["error"]["message"]
+
+
+APP = f"""
+name: pair
+nodes:
+  - {{name: writer, model: {MODEL}, max_tokens: 5, prompt: "Write: {{prompt}}"}}
+  - {{name: judge, model: {OTHER}, max_tokens: 3, inputs: [writer], calls: 2}}
+"""
+
+
+def test_an_application_is_carried_out_over_servers_of_several_models(
+    stretto: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "app.yaml").write_text(APP, "utf-8")
+    lines = [json.dumps({"custom_id": f"r{at}", "prompt": f"The guild moved in {at}."}) for at in range(9)]
+    lines.append(json.dumps({"custom_id": "one", "method": "POST", "url": CHAT, "body": chat("judge")}))
+    (tmp_path / "in.jsonl").write_text("\n".join(lines), "utf-8")
+    command = ["run-plan", tmp_path / "app.yaml", "--requests", tmp_path / "in.jsonl", "--out"]
+    engines = tmp_path / "engines.toml"
+    with servers() as urls:
+        engines.write_text("".join(f'[[router.worker]]\nurl = "{url}"\n' for url in urls[1::2]), "utf-8")
+        ended = stretto(*command, tmp_path / "out", "--engines", engines)
+        assert ended.code == 1, ended
+        found = results(tmp_path / "out")
+        answers = found["r3"]["response"]["body"]["answers"]
+        assert len(answers["judge"]) == 2
+        assert len(answers["writer"].split()) == 5
+        assert len(found) == 9
+        assert "several calls" in results(tmp_path / "out.failed")["one"]["error"]["message"]
+        again = stretto(*command, tmp_path / "out", "--engines", engines)
+        assert "27 calls were answered before" in again.err
+        assert results(tmp_path / "out") == found
+        missing = stretto.refuses(*command, tmp_path / "b", *urls[:4])
+    assert f"the model {OTHER!r}; it must be one of the models of the servers" in missing
+
+
+def test_servers_that_are_away_and_options_of_others_are_refused(
+    stretto: CommandLine, tmp_path: Path
+) -> None:
+    requests = write(tmp_path / "in.jsonl", {"a": (CHAT, chat())})
+    command = ["run-plan", "--requests", requests, "--out", tmp_path / "out", "--url", "http://127.0.0.1:9"]
+    assert "http://127.0.0.1:9 is not up" in stretto.refuses(*command, code=1)
+    assert "--machine: has no use" in stretto.refuses(*command, "--machine", "4xA100-80G")
+    assert "--serve: has no use" in stretto.refuses(*command, "--serve", "vllm")
+
+
+@pytest.mark.long
+def test_a_killed_run_asks_only_for_what_is_missing(stretto: CommandLine, tmp_path: Path) -> None:
+    bodies = {f"q{at}": (CHAT, chat(max_tokens=1 + at % 50)) for at in range(600)}
+    requests, out = write(tmp_path / "in.jsonl", bodies), tmp_path / "out"
+    journal = tmp_path / "out.journal"
+    fleet = replace(fleet_of(1, max_sequences=8), speed=2.0)
+    with emulating(fleet) as urls:
+        command = ["run-plan", "--requests", requests, "--out", out, "--url", *urls]
+        process = subprocess.Popen([sys.executable, "-m", "stretto", *map(str, command)])
+        deadline_s = time.monotonic() + 100
+        while time.monotonic() < deadline_s and process.poll() is None:
+            if journal.exists() and 50 < journal.read_bytes().count(b"\n") < 500:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        saved = journal.read_bytes().count(b"\n")
+        ended = stretto(*command)
+    assert ended.code == 0, ended
+    assert sorted(results(out)) == sorted(bodies)
+    num_before = int(ended.err.split(" calls were answered before")[0].split("; ")[-1])
+    assert saved - 2 <= num_before < saved + 1
