@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from random import Random
 
 from stretto.cluster.recognition.anchors import WHOLE, Anchors, KnownAnchors, Piece
 from stretto.cluster.recognition.fingerprints import Key, PromptEnding, Tail
@@ -71,9 +72,8 @@ class RecognisedProgram:
 
 _MOST_FOUND = 64
 """Programs whose texts are compared with a prompt."""
-_MOST_VAIN = 256
-_SEARCHED = 8
-"""After so many searches in a row in which nothing was found, one of `_SEARCHED` prompts is searched."""
+_SEARCHED = 1 / 8
+"""Share of the prompts that are searched for answers where that is vain."""
 _MOST_ALIKE = 2
 """Programs that may have generated the same text; what more of them have is nobody's own."""
 
@@ -85,7 +85,7 @@ class TenantPrograms:
     Attributes:
         programs: its programs, beginning with the one that was used longest ago.
         weight: number of its programs and of their keys.
-        num_vain: prompts in a row that were searched for answers in vain, or passed over since.
+        num_vain: prompts in a row in which no answer was found, searched or not.
     """
 
     name: str
@@ -99,9 +99,12 @@ class Programs:
 
     Args:
         most: number of programs, of eight keys each, that are kept. Those that run are kept in any case.
+        most_vain: searches of a tenant in a row without a find, after which searching counts as vain.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_vain: int) -> None:
+        self._most_vain = most_vain
+        self._choices = Random(0)  # every eighth would miss what comes in pairs
         self.tails: dict[Key, dict[int, int]] = {}
         self._by_key: dict[Key, RecognisedProgram | list[RecognisedProgram]] = {}
         self._tenants: dict[str, TenantPrograms] = {}
@@ -132,7 +135,7 @@ class Programs:
         if (tenant := self._tenants.get(tenant_name)) is None:
             return True
         tenant.num_vain += 1
-        return tenant.num_vain <= _MOST_VAIN or tenant.num_vain % _SEARCHED == 0
+        return tenant.num_vain <= self._most_vain or self._choices.random() < _SEARCHED
 
     def with_any(self, texts: Iterable[Anchors], tenant: str) -> list[RecognisedProgram]:
         """Return the programs of a tenant that anchors of some texts lead to, the oldest first; of many

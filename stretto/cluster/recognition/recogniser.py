@@ -50,6 +50,7 @@ _MOST_HINTED = 4
 """Programs that lean on one for a hint; from then on the hint is taken for that of a whole app."""
 
 
+_MOST_VAIN = 256
 _KNOWN: tuple[Way, ...] = "id", "continues", "forks"
 """Ways in which a request is found to go on with its program."""
 
@@ -85,10 +86,11 @@ class Recogniser:
 
     Args:
         most_programs: number of programs, of eight keys each, that are remembered.
+        most_vain: prompts of a tenant in a row that are searched without a find before most are not searched.
     """
 
-    def __init__(self, most_programs: int = 1_000_000) -> None:
-        self._programs = Programs(most_programs)
+    def __init__(self, most_programs: int = 1_000_000, most_vain: int = _MOST_VAIN) -> None:
+        self._programs = Programs(most_programs, most_vain)
         self._running: dict[int, _Running] = {}
         self._num_asked = 0
 
