@@ -127,6 +127,7 @@ class Front:
         self._prompts = PromptWatch(self.watch, self.readers)
         self._repairs = Repairs(config.repair)
         self._later: deque[Callable[[], None]] = deque()
+        self._is_catching_up = False
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -147,7 +148,7 @@ class Front:
     def router_state(self) -> RouterState:
         """The state machine, which knows all that has happened."""
         if self._later:
-            self._catch_up()
+            self.catch_up()
         return self._state
 
     def later(self, work: Callable[[], None]) -> None:
@@ -155,16 +156,21 @@ class Front:
         before the state machine is asked for anything else.
         """
         if not self._later:
-            self._loop.call_soon(self._catch_up)
+            self._loop.call_soon(self.catch_up)
         self._later.append(work)
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
+        """Do now what is to be done later, in order."""
+        if self._is_catching_up:
+            return
+        self._is_catching_up = True
         while self._later:
             work = self._later.popleft()
             try:
                 work()
             except Exception:
                 _log.exception("the end of a request could not be noted")
+        self._is_catching_up = False
 
     def act(self, actions: list[RouterAction]) -> None:
         """Carry out actions of the state machine."""
@@ -194,7 +200,7 @@ class Front:
                     self.watch.metrics.forget_worker(link.name)
                     for tell in self.on_worker_gone:
                         tell(worker)
-        due_s = self.router_state.next_due_s
+        due_s = self._state.next_due_s
         if due_s is not None and due_s < self._expiry_s:
             if self._expiry is not None:
                 self._expiry.cancel()
