@@ -31,7 +31,7 @@ $(VENV)/.installed: pyproject.toml
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/$(PIP_INSTALL) $(TORCH)
 	@echo "installing Stretto and what it needs (a few hundred MB to download)"
-	$(BIN)/$(PIP_INSTALL) -e ".[local,office,postgres,structured,kv-events,emulate,route,service,client,transforms,mcp,dev]"
+	$(BIN)/$(PIP_INSTALL) -e ".[local,office,postgres,structured,kv-events,kubernetes,emulate,route,service,client,transforms,mcp,dev]"
 	@touch $@
 
 bench-env: $(VENV)/.bench ## add the peers that the benchmarks compare with

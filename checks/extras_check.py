@@ -55,6 +55,24 @@ with Runtime([llm_engine("stand-in"), transforms_engine()]) as runtime, P.Client
     found = P.transform(P.SemanticVariable("xabbb"), 'regex "a(b+)"').get("latency")
 assert found == "bbb", found
 """
+KUBERNETES = """
+import json, os, pathlib
+from stretto.model.errors import EngineUnavailable
+from stretto.router.discovery.kubernetes_api import EndpointApi
+from stretto.router.found_workers import KubernetesConfig
+
+named = {"name": "c", "user": {}, "context": {"cluster": "c", "user": "c"}}
+named["cluster"] = {"server": "http://127.0.0.1:9"}
+config = {"current-context": "c", "clusters": [named], "contexts": [named], "users": [named]}
+pathlib.Path("kubeconfig").write_text(json.dumps(config))
+os.environ["KUBECONFIG"] = "kubeconfig"
+try:
+    EndpointApi(KubernetesConfig(selector="app=vllm")).list_slices()
+except EngineUnavailable as error:
+    assert "gave no answer" in error.message, error
+else:
+    raise AssertionError("nobody is there")
+"""
 STRUCTURED = """
 from stretto import Input, Runtime, Template
 from stretto.components import LLMCall
@@ -238,6 +256,11 @@ def _otel(env: Environment) -> str:
     return "stretto route --otel URL, a completion through it"
 
 
+def _kubernetes(env: Environment) -> str:
+    env.run_code(KUBERNETES)
+    return "a list of the EndpointSlices of an API that is away"
+
+
 def _kv_events(env: Environment) -> str:
     config = env.file("router.toml", ROUTER.format(url=env.server))
     with env.serving("route", "--config", config, "--port", 0) as url:
@@ -309,6 +332,7 @@ COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "emulate": _emulate,
     "route": _route,
     "otel": _otel,
+    "kubernetes": _kubernetes,
     "service": _service,
     "client": _client,
     "kv-events": _kv_events,

@@ -1,6 +1,9 @@
 """Parts of your own: an op, the engine that runs it, a component that stands for it, and a pass.
 
+The app runs twice: for real, and in the simulator, where the engine's profile says how long it takes.
+
 python examples/own_parts.py
+stretto explain --app examples/own_parts.py:app
 """
 
 import asyncio
@@ -9,9 +12,13 @@ from dataclasses import dataclass, replace
 
 from stretto import DEFAULT, Component, Input, Runtime, Task, Template, deploy
 from stretto.apps.components.builder import Builder
+from stretto.apps.plan_cache import PlanCache
 from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles
+from stretto.model.profile import Profile
+from stretto.sched.messages import Reply
+from stretto.sim.driver import VirtualDriver
 
 TRANSLATE = OpSpec("translate", (Port("texts", "text"),), "text")
 
@@ -76,14 +83,28 @@ vocabulary = DEFAULT.with_op(TRANSLATE).with_pass("stream_one_by_one", stream_on
 translation = Translation(texts=Input("texts", "list[text]"))
 app = Template("translate", translation, {"texts": translation["texts"]}, vocabulary)
 words = DictionaryConfig({"hello": "salut", "world": "monde"})
-dictionary = deploy("dictionary", Dictionary, words, instances=2)
+profile = Profile(base_s=0.001, per_unit_s=0.002, max_efficient_batch=8)  # seconds of a call, and of a text
+dictionary = deploy("dictionary", Dictionary, words, instances=2, profile=profile)
+inputs = {"texts": ["hello world", "the world"]}
 
 
 async def main() -> None:
     async with Runtime([dictionary], vocabulary=vocabulary) as runtime:
-        outputs = await runtime.run(app, {"texts": ["hello world", "the world"]})
+        outputs = await runtime.run(app, inputs)
         print(outputs["texts"])
+
+
+def simulate() -> None:
+    plan = PlanCache({"dictionary": profile}, vocabulary).plan(app, {}, vocabulary.select_passes("all"))
+
+    def show(reply: Reply) -> None:
+        print(reply.outputs, f"after {simulator.now_s:.3f} simulated seconds")
+
+    simulator = VirtualDriver([dictionary], vocabulary=vocabulary, on_reply=show)
+    simulator.submit("a query", plan, inputs)
+    simulator.run()
 
 
 if __name__ == "__main__":
     asyncio.run(main())
+    simulate()

@@ -119,7 +119,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
     "stretto.cluster.prefix_index": {"Held": "HeldTokens"},
-    "stretto.cluster.prefix_tree": {"Run": "IndexRun"},
+    "stretto.cluster.prefix_tree": {"Run": "stretto.cluster.prefix_runs:IndexRun"},
     "stretto.costs.length_belief": {"interval": "likely_interval"},
     "stretto.costs.loading": {"Start": "StartTimes"},
     "stretto.costs.step": {"Kernels": "stretto.costs.step_features:Kernels"},

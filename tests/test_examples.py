@@ -205,8 +205,13 @@ def test_search_if_needed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_own_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    asyncio.run(load("own_parts").main())
-    assert capsys.readouterr().out == "['salut monde', 'the monde']\n"
+    example = load("own_parts")
+    asyncio.run(example.main())
+    example.simulate()
+    assert capsys.readouterr().out.splitlines() == [
+        "['salut monde', 'the monde']",
+        "{'texts': ['salut monde', 'the monde']} after 0.005 simulated seconds",
+    ]
 
 
 def test_every_example_has_a_test() -> None:

@@ -18,6 +18,7 @@ from stretto.cli.indexing import indexing_template
 from stretto.cli.options import EngineOptions
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
+from stretto.engines.contract import BatchEngine
 from stretto.engines.llm_size import is_small_llm
 from stretto.engines.processor import has_bfloat16
 from stretto.model.deployment import Deployment, deploy
@@ -115,7 +116,7 @@ class CollectionSearchConfig:
     asked_over: Mapping[str, str]
 
 
-class CollectionSearch:
+class CollectionSearch(BatchEngine):
     """A search engine (BM25) that searches for each question in the documents that it is asked over."""
 
     def __init__(self, config: CollectionSearchConfig) -> None:
@@ -125,12 +126,6 @@ class CollectionSearch:
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Answer each task with the best passages for its question."""
         return answer_batch(tasks, {"web_search": self._search})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
-
-    def close(self) -> None:
-        """Do nothing: this engine holds only memory."""
 
     def _search(self, applications: Sequence[OpApplication]) -> list[object]:
         return [self._hits(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]

@@ -21,7 +21,6 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row
 from stretto.costs.fit import MeasuredStep, fit_step_cost, parts_s
 from stretto.costs.nnls import Floats, nnls
-from stretto.costs.refine import RefinedCost
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import LLMStepCost
 from stretto.costs.step_features import Kernels, StepFeatures
@@ -121,7 +120,6 @@ def _row(known: _Known, fitted: _Scaled) -> Row:
             "± over orders tried %": round(50 * (max(totals_s) - min(totals_s)) / run.seconds, 2),
             "error with the real steps %": round(100 * (real_steps_s / run.seconds - 1), 2),
             "mean error of a step %": round(100 * float(np.abs(predicted_s / known.seconds - 1).mean()), 2),
-            "mean error of a step, refined as the run goes on %": round(100 * _refined(run, cost), 2),
             "decode steps": _mean(found.num_decode_steps for found in known.replays),
             "real decode steps": len(run.steps) - len(prefills),
             "prefill steps": _mean(len(found.prefills) for found in known.replays),
@@ -148,15 +146,6 @@ def _row(known: _Known, fitted: _Scaled) -> Row:
 
 def _mean(counts: Iterable[int]) -> int:
     return round(statistics.fmean(counts))
-
-
-def _refined(run: RealRun, cost: LLMStepCost) -> float:
-    """Mean relative error of a cost that is refined with every step after predicting it."""
-    refined, errors = RefinedCost(cost), []
-    for step in run.steps:
-        errors.append(abs(refined.step_s(step.shape) / step.seconds - 1))
-        refined = refined.observed(step.shape, step.seconds)
-    return statistics.fmean(errors)
 
 
 def replay_goals(rows: Sequence[Row]) -> tuple[Goal, ...]:

@@ -33,6 +33,7 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, spread
 from stretto.apps.components.component import Input
 from stretto.apps.template import Template
+from stretto.engines.contract import BatchEngine
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Task
 from stretto.runtime.runtime import Runtime
@@ -201,7 +202,7 @@ def _check(peer: Peer, result: list[int]) -> None:
         raise AssertionError(f"{peer.name} answers {result}")
 
 
-class _Blocking:
+class _Blocking(BatchEngine):
     """A `BatchEngine` that blocks its thread for a while."""
 
     def __init__(self, block_s: float) -> None:
@@ -211,12 +212,6 @@ class _Blocking:
         """Block the thread."""
         time.sleep(self._block_s)
         return [0] * len(tasks)
-
-    def release(self, query: str) -> None:
-        """Do nothing: no state is kept."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to free."""
 
 
 async def _waiting(repetitions: int, block_s: float) -> list[Row]:

@@ -188,7 +188,7 @@ class _Watch(Observer):
     def on_steps(self, steps: StepsDone) -> None:
         assert self.driver is not None
         held = 0
-        for llm in self.driver.llm_instances():
+        for llm in self.driver.instances.stepped():
             scheduler = llm.scheduler
             held += scheduler.config.num_blocks - scheduler.cache.num_available
         self.kv_peak_tokens = max(self.kv_peak_tokens, held * _BLOCK_TOKENS)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from benchmarks.programs.work import FAN_IN, MAP_REDUCE, ONE_CALL_KINDS
 from stretto.apps.components.builder import Builder
 from stretto.engines.batch.applications import OpApplication, answer_batch
+from stretto.engines.contract import BatchEngine
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Ref
@@ -31,7 +32,7 @@ RANKED = Profile(0.014, 0.027, max_efficient_batch=8)
 _PASSAGE_TOKENS = 250
 
 
-class MadeUpSearch:
+class MadeUpSearch(BatchEngine):
     """A batch engine that finds made-up passages for a question, or puts found ones in order."""
 
     def __init__(self, config: object) -> None:
@@ -40,12 +41,6 @@ class MadeUpSearch:
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Answer all tasks."""
         return answer_batch(tasks, {"call": lambda several: [_found(one) for one in several]})
-
-    def release(self, query: str) -> None:
-        """Do nothing: nothing is kept for a query."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to free."""
 
 
 def search_engines() -> list[Deployment]:

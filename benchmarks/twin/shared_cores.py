@@ -147,7 +147,7 @@ class RememberedConfig:
     answers: dict[bytes, object] = field(default_factory=dict)
 
 
-class Remembered:
+class Remembered(BatchEngine):
     """A batch engine for simulations that gives a real engine's answers, and computes each answer only once.
 
     It is for engines without state. So a simulation has the results of a real run, without embedding every
@@ -171,9 +171,6 @@ class Remembered:
                     self._engine = replica.executable(replica.config)
                 known[key] = self._engine.run([task])[0]
         return [known[key] for key in keys]
-
-    def release(self, query: str) -> None:
-        """Do nothing: this engine keeps no data of a single query."""
 
     def close(self) -> None:
         """Close the real engine whose answers this one gives."""

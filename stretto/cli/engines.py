@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,12 +57,20 @@ class Assembled:
         return replace(self, deployments=tuple(others))
 
 
-def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str | None = None) -> Assembled:
+def assemble(
+    options: EngineOptions,
+    *,
+    searches: bool = False,
+    default_llm: str | None = None,
+    used: Collection[str] | None = (),
+) -> Assembled:
     """Return the engines that a command runs: those of its engines file, and the default ones for the rest.
 
     Args:
         searches: whether the app searches instead of indexing; it needs other engines.
         default_llm: the LLM if neither the file nor an option names one.
+        used: names of further engines that the file may describe, such as those of an app of the user; None
+            for any.
 
     Raises:
         ConfigError: an option, or something in the file, is wrong or does not fit the rest or this machine.
@@ -72,7 +80,7 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
     if options.file is not None:
         tables = read_tables(options.file)
         machine, deployments = deployed(tables)
-        _check_rows(tables, deployments)
+        _check_rows(tables, deployments, used)
         file = {deployment.name: deployment for deployment in deployments}
     _check_described_once(options, file)
     llm = file["llm"] if "llm" in file else _llm(options, default_llm)
@@ -89,7 +97,9 @@ def assemble(options: EngineOptions, *, searches: bool = False, default_llm: str
         )
     )
     _check_models_run_here(options, [engine for engine in usual if engine.name not in file])
-    chosen = tuple(with_saved_profiles(file.get(engine.name, engine)) for engine in usual)
+    engines = [file.get(engine.name, engine) for engine in usual]
+    engines += [engine for name, engine in file.items() if name not in _NAMES]
+    chosen = tuple(map(with_saved_profiles, engines))
     if machine is None and any(r.devices or shared_accelerator(r) for _, r in labelled(chosen)):
         machine = detect_devices()
     if machine is not None:
@@ -194,23 +204,22 @@ def _server_url(file: Mapping[str, Deployment]) -> str | None:
     return next((url for url in urls if url is not None), None)
 
 
-def _check_rows(tables: Tables, deployments: Sequence[Deployment]) -> None:
+def _check_rows(tables: Tables, deployments: Sequence[Deployment], used: Collection[str] | None) -> None:
     """Check that the apps use each engine of the file, that its replicas can be that engine, and run here.
 
     Raises:
         ConfigError: one of that is not so; the message names file and line.
     """
     for row, deployment in zip(tables.rows("engine"), deployments, strict=True):
-        if deployment.name not in _NAMES:
-            raise row.error(
-                f"no app uses an engine {deployment.name!r}; they use {', '.join(_NAMES)}", "name"
-            )
+        if used is not None and deployment.name not in (*_NAMES, *used):
+            known = ", ".join(dict.fromkeys((*_NAMES, *used)))
+            raise row.error(f"no app uses an engine {deployment.name!r}; they use {known}", "name")
         if not deployment.replicas:
             raise row.error(f"engine {deployment.name!r} has no [[replica]]; it needs at least one", "name")
     for row in tables.rows("replica"):
         name, executable = row.values["engine"], row.values["executable"]
         role = _ROLES.get(name, name)
-        if EXECUTABLES[executable].role != role:
+        if name in _NAMES and EXECUTABLES[executable].role != role:
             able = ", ".join(key for key, other in EXECUTABLES.items() if other.role == role)
             raise row.error(f"{executable!r} cannot be the engine {name!r}; these can: {able}", "executable")
 

@@ -21,7 +21,7 @@ class ExplainOptions:
         str | None, typer.Argument(help="A question, which is checked in the same way as by `ask`.")
     ] = None
     docs: options.Docs = ()
-    app: options.App = options.ADVANCED
+    app: options.AnyApp = options.ADVANCED
     passes: options.Passes = "weighed"
     llm: options.Llms = ()
     engines: options.EnginesFile = None
@@ -65,8 +65,8 @@ class ExplainOptions:
 def explain(given: ExplainOptions) -> None:
     """Show the steps of an app, what each waits for, and what passes have changed and are predicted to save.
 
-    The app is the one that `ask` runs with the same --llm and --engines. With --program and --url, show where
-    the time of a program went instead.
+    The app is the one that `ask` or `serve` runs with the same --llm and --engines. With --program and --url,
+    show where the time of a program went instead.
     """
     if given.program is not None or given.url is not None:
         from stretto.cli.program_time import print_program_time

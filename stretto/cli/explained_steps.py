@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stretto.cli.terminal import aligned
 from stretto.graph.graph import HINT, Arg, Graph
 
 
@@ -58,6 +59,4 @@ def _awaited(arg: Arg) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, str, str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    return "".join(f"{line}\n" for line in aligned(rows))

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from stretto.apps.components.choices import Choices
 from stretto.apps.template import Configuration, Template
-from stretto.apps.vocabulary import DEFAULT
+from stretto.apps.template_file import template_in_file
 from stretto.cli import parsing
 from stretto.cli.documents import read_documents
 from stretto.cli.engines import assemble
@@ -23,6 +23,7 @@ from stretto.cli.explained_steps import changes_text, pass_changes, steps_text
 from stretto.cli.learned_rows import learned_text
 from stretto.cli.names import SEARCH
 from stretto.cli.options import EngineOptions
+from stretto.cli.terminal import aligned
 from stretto.engines.llms import STAND_IN
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
@@ -34,6 +35,7 @@ from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
 from stretto.graph.text import print_graph
 from stretto.graph.unroll import unroll
 from stretto.runtime.conditions import idle_conditions
+from stretto.sched.vocabulary import Vocabulary
 from stretto.trace.drawing import draw_graph
 from stretto.trace.html import graph_page
 
@@ -48,7 +50,7 @@ def print_settings(app: str, engines: EngineOptions) -> None:
     Raises:
         ConfigError: there is no such app.
     """
-    template = parsing.template(app, small_llm=engines.has_small_llm)
+    template = _template(app, engines)
     text = _left_out(app, template) + _settings(template)
     Console(emoji=False).print(text, markup=False, highlight=False, soft_wrap=True, end="")
 
@@ -71,6 +73,7 @@ class Explained:
     predictions: str
     learned: str
     profiles: Profiles
+    ops: Ops
 
     @property
     def e_graph(self) -> Graph:
@@ -86,17 +89,21 @@ class Explained:
 
     def steps(self) -> list[tuple[str, Graph, str]]:
         """Return the headings of the whole explanation, each with its graph and text."""
-        steps = [("p-graph", self.graph, print_graph(self.graph))]
+        steps = [("p-graph", self.graph, print_graph(self.graph, self.ops))]
         for name, before, after, verdict in self.changes():
             is_left = verdict is not None and not verdict.is_kept
-            text = f"  {verdict.reason}\n" if verdict and is_left else _difference(before, after)
+            text = f"  {verdict.reason}\n" if verdict and is_left else _difference(before, after, self.ops)
             steps.append((name, after, text))
         if self.predictions:
             steps.append(("passes, as predicted", self.e_graph, self.predictions))
-        steps.append(("e-graph", self.e_graph, print_graph(self.e_graph)))
+        steps.append(("e-graph", self.e_graph, print_graph(self.e_graph, self.ops)))
         if self.learned:
             steps.append(("whose turn, as learned by `stretto serve`", self.e_graph, self.learned))
         return steps
+
+    def drawing(self, graph: Graph) -> str:
+        """Return a drawing of one of the graphs, as SVG text."""
+        return draw_graph(compile_graph(graph, self.profiles, self.ops), title="")
 
     def short_text(self) -> str:
         """Return which step runs after which, and what each pass has changed."""
@@ -118,25 +125,35 @@ def explained(app: str, passes: str, engines: EngineOptions, configuration: Conf
     Raises:
         UserError: an argument is wrong; the message says what would be right.
     """
-    template = parsing.template(app, small_llm=engines.has_small_llm)
-    assembled = assemble(engines, searches=app == SEARCH, default_llm=STAND_IN)  # plans need no model
-    idle = idle_conditions(assembled.deployments)
+    template = _template(app, engines)
+    known, ops = template.vocabulary, template.vocabulary.ops
     graph = before = template.lower(configuration)
-    names = DEFAULT.select_passes(passes)
+    used = [primitive.engine for primitive in graph if primitive.engine]
+    # plans need no model
+    assembled = assemble(engines, searches=app == SEARCH, default_llm=STAND_IN, used=used)
+    idle = idle_conditions(assembled.deployments)
+    names = known.select_passes(passes)
     weighed: dict[str, Verdict] = {}
     if names == WEIGHED:
-        names = tuple(DEFAULT.passes)
-        weighed = {verdict.name: verdict for verdict in weigh(graph, idle, DEFAULT.passes)[1]}
-    predictions = _predictions(graph, idle, weighed) if weighed else ""
+        names = tuple(known.passes)
+        weighed = {verdict.name: verdict for verdict in weigh(graph, idle, known.passes, ops)[1]}
+    predictions = _predictions(graph, idle, weighed, known) if weighed else ""
     left_out = {name for name, verdict in weighed.items() if not verdict.is_kept}
-    chosen = {name: _leave if name in left_out else DEFAULT.passes[name] for name in names}
+    chosen = {name: _leave if name in left_out else known.passes[name] for name in names}
     changed = []
-    for number, (name, after) in enumerate(run_passes(graph, idle.profiles, chosen)):
+    for number, (name, after) in enumerate(run_passes(graph, idle.profiles, chosen, ops)):
         if number < len(chosen) or after is not before:  # later sweeps that change nothing are not shown
             changed.append((name, after, weighed.get(name)))
         before = after
-    learned = learned_text({primitive.engine for primitive in before if primitive.engine})
-    return Explained(_left_out(app, template), graph, tuple(changed), predictions, learned, idle.profiles)
+    learned = learned_text(set(used))
+    return Explained(
+        _left_out(app, template), graph, tuple(changed), predictions, learned, idle.profiles, ops
+    )
+
+
+def _template(app: str, engines: EngineOptions) -> Template:
+    """Return the app of this name as it is for its LLM, or the one in a file, if `app` is FILE.py:NAME."""
+    return template_in_file(app) if ":" in app else parsing.template(app, small_llm=engines.has_small_llm)
 
 
 def print_explanation(
@@ -165,10 +182,10 @@ def print_explanation(
         _print_whole(console, found)
     if is_unrolled:
         console.print("[bold]unrolled[/]")
-        text = unroll(found.e_graph, lengths, found.profiles)
+        text = unroll(found.e_graph, lengths, found.profiles, found.ops)
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if html is not None:
-        sections = [(heading, text, draw_graph(g, title="")) for heading, g, text in found.steps()]
+        sections = [(heading, text, found.drawing(g)) for heading, g, text in found.steps()]
         parsing.write("--html", html, graph_page(found.graph.name, sections))
         console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
 
@@ -177,7 +194,7 @@ def _print_whole(console: Console, found: Explained) -> None:
     for heading, _, text in found.steps():
         console.print(f"[bold]{heading}[/]")
         console.print(_coloured(text or "  nothing to do\n"), soft_wrap=True)
-    depths = {node.name: node.depth for node in compile_graph(found.e_graph, found.profiles).nodes}
+    depths = {node.name: node.depth for node in compile_graph(found.e_graph, found.profiles, found.ops).nodes}
     order = sorted(depths.items(), key=lambda item: -item[1])
     console.print("[bold]depths[/]")
     console.print("  " + ", ".join(f"{name} {depth}" for name, depth in order) + "\n", highlight=False)
@@ -190,6 +207,8 @@ def _leave(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
 
 def _left_out(app: str, template: Template) -> str:
     """Return a line that names the components of an app that its LLM does without; "" if there are none."""
+    if ":" in app:
+        return ""
     names = {component.name for component in template.components}
     whole = parsing.template(app).components
     if not (omitted := [component.name for component in whole if component.name not in names]):
@@ -243,24 +262,22 @@ def list_lengths(docs: Sequence[Path], graph: Graph, max_bytes: int, *, is_stric
     return lengths
 
 
-def _predictions(graph: Graph, idle: Conditions, weighed: Mapping[str, Verdict]) -> str:
+def _predictions(graph: Graph, idle: Conditions, weighed: Mapping[str, Verdict], known: Vocabulary) -> str:
     """Text with what each pass is predicted to save and cost, for a query alone and beside others."""
-    _, verdicts = weigh(graph, replace(idle, num_others=_MANY), DEFAULT.passes)
+    _, verdicts = weigh(graph, replace(idle, num_others=_MANY), known.passes, known.ops)
     busy = {verdict.name: verdict.reason for verdict in verdicts}
     rows = [("", "alone", f"beside {_MANY} others")]
     rows += [(name, verdict.reason, busy.get(name, "-")) for name, verdict in weighed.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "".join(f"  {line}\n" for line in lines)
+    return "".join(f"  {line}\n" for line in aligned(rows))
 
 
-def _difference(before: Graph, after: Graph) -> str:
+def _difference(before: Graph, after: Graph, ops: Ops) -> str:
     """Text with the lines that a pass removed and added."""
     if before == after:
         return ""
     lines = difflib.unified_diff(
-        [" ".join(line.split()) for line in print_graph(before).splitlines()],
-        [" ".join(line.split()) for line in print_graph(after).splitlines()],
+        [" ".join(line.split()) for line in print_graph(before, ops).splitlines()],
+        [" ".join(line.split()) for line in print_graph(after, ops).splitlines()],
         n=0,
         lineterm="",
     )

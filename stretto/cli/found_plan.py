@@ -14,6 +14,7 @@ from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.gantt import gantt, letters
 from stretto.planner.plan import Plan
 from stretto.planner.problem import Problem
+from stretto.planner.token_counts import CountedBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class FoundPlan:
         done: the plan carried out with one draw of the lengths of answers.
         predicted_s: makespans with draws that may be the true ones.
         bound_s: lower bound of the makespan of any plan.
+        counted_by: where the lengths of prompts come from.
     """
 
     problem: Problem
@@ -32,6 +34,7 @@ class FoundPlan:
     done: Execution
     predicted_s: list[float]
     bound_s: float
+    counted_by: CountedBy
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as a value of JSON."""
@@ -67,6 +70,7 @@ class FoundPlan:
             "interval_s": likely_interval(self.predicted_s),
             "lower_bound_s": self.bound_s,
             "search_s": self.search_s,
+            "prompt_tokens": self.counted_by,
         }
 
 
@@ -88,6 +92,14 @@ def print_plan(found: FoundPlan) -> None:
     if any(is_estimated(problem, span) for span in done.spans):
         console.print(
             "* not measured: step times, time to start or lengths of answers are those of others",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    if found.counted_by == "estimated":
+        console.print(
+            "tokens of prompts are estimated, four characters each: no model of the application is a folder "
+            "or a GGUF file with a tokenizer",
             highlight=False,
             soft_wrap=True,
         )

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from itertools import islice
 
 from stretto.cli.saved import learned_file
+from stretto.cli.terminal import aligned
 from stretto.costs.learned_work import LearnedWork
 
 _MOST = 20
@@ -34,8 +35,7 @@ def _table(key: str, learned: LearnedWork) -> str:
         work = [f"{value:.3g} s" for value in seconds]
         so_far = f"{row.num_queries} queries" if row.num_queries else f"{row.done_s:.2g} s"
         rows.append((str(place), row.kind, so_far, f"{row.num:.0f}", work[0], work[1], work[2]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned(rows)
     if len(found) > _MOST:
         lines.append(f"and {len(found) - _MOST} more")
     return "".join(f"  {line}\n" for line in (key, *lines)) if found else ""

@@ -21,6 +21,14 @@ ADVANCED = "advanced"
 App = Annotated[
     str, typer.Option("--app", help=f"Name of the app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")
 ]
+AnyApp = Annotated[
+    str,
+    typer.Option(
+        "--app",
+        help=f"Name of the app: {', '.join(APPS)} or {SEARCH}; or FILE.py:NAME, as for `stretto serve`.",
+        metavar="NAME",
+    ),
+]
 Docs = Annotated[
     tuple[Path, ...],
     typer.Option(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stretto.planner.machine import PlanMachine
     from stretto.planner.plan import Plan
     from stretto.planner.problem import Problem
+    from stretto.planner.token_counts import CountedBy
 
 _MAX_DRAWS = 1000
 
@@ -80,7 +81,7 @@ def plan(given: PlanOptions) -> None:
     by = parsing.planner(given.planner)
     if given.html is not None:
         parsing.checked_target("--html", given.html)
-    problem = _problem(given)
+    problem, counted_by = _problem(given)
     if given.graph:
         from stretto.cli.found_plan import model_graph
 
@@ -91,7 +92,7 @@ def plan(given: PlanOptions) -> None:
     from stretto.cli.found_plan import print_plan
     from stretto.planner.gantt_page import gantt_page
 
-    planned = _planned(problem, by, given.seconds)
+    planned = _planned(problem, by, given.seconds, counted_by)
     if given.html is not None:
         page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine)
         parsing.write("--html", given.html, page)
@@ -101,8 +102,10 @@ def plan(given: PlanOptions) -> None:
         print_plan(planned)
 
 
-def _problem(given: PlanOptions) -> Problem:
-    """Return what is planned: an application, its requests and a machine."""
+def _problem(given: PlanOptions) -> tuple[Problem, CountedBy]:
+    """Return what is planned: an application, its requests and a machine; and where the lengths of prompts
+    come from.
+    """
     place = cast("Source", nearest_name(given.weights, WEIGHTS, "there is no place of weights"))
     draws, seed = given.draws, given.seed
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
@@ -110,12 +113,16 @@ def _problem(given: PlanOptions) -> Problem:
     from stretto.costs.presets import load_output_lengths
     from stretto.planner.plan_files import read_application, read_requests
     from stretto.planner.problem import Problem
+    from stretto.planner.token_counts import TextTokens
 
     try:
         application = read_application(given.app)
-        return Problem(
+        tokens = TextTokens(node.model for node in application.nodes)
+        requests = read_requests(given.requests, tokens)
+        application = tokens.counted(application)
+        problem = Problem(
             application,
-            read_requests(given.requests),
+            requests,
             _machine(application, given.machine),
             load_output_lengths(),
             num_draws=draws,
@@ -123,11 +130,12 @@ def _problem(given: PlanOptions) -> Problem:
             preempts=not given.no_preemption,
             weights=place,
         )
+        return problem, tokens.by
     except CapacityError as error:
         raise ConfigError(f"{given.requests}: {error.message}") from error
 
 
-def _planned(problem: Problem, by: str, seconds: float | None) -> FoundPlan:
+def _planned(problem: Problem, by: str, seconds: float | None, counted_by: CountedBy) -> FoundPlan:
     """Return the best plan that is found in some seconds, with what is predicted of it."""
     from stretto.cli.found_plan import FoundPlan
     from stretto.planner.bound import lower_bound_s
@@ -149,6 +157,7 @@ def _planned(problem: Problem, by: str, seconds: float | None) -> FoundPlan:
         done=execute(problem, found, problem.draws[0]),
         predicted_s=[execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws],
         bound_s=fmean(lower_bound_s(problem, drawn) for drawn in problem.possible_draws),
+        counted_by=counted_by,
     )
 
 

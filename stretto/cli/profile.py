@@ -30,8 +30,8 @@ class ProfileOptions:
     engine: Annotated[
         str,
         typer.Argument(
-            help="Engine: chunking, embedding, vectors, reranking or llm. Default: the one that --llm, "
-            "--embedder or --reranker describes.",
+            help="Engine: chunking, embedding, vectors, reranking, llm, or another one of --engines. "
+            "Default: the one that --llm, --embedder or --reranker describes.",
             metavar="[ENGINE]",
         ),
     ] = ""
@@ -99,7 +99,7 @@ def profile(given: ProfileOptions) -> None:
 
     if given.save:
         profiles_file()  # there is such a place
-    measurable = _measurable(assemble(given.models.with_one_replica()), engine)
+    measurable = _measurable(assemble(given.models.with_one_replica(), used=None), engine)
     (replica,) = measurable.replicas
     if replica.runs_in != "loop":
         claim(replica.devices, replica.threads)

@@ -49,7 +49,7 @@ class ReplayOptions:
         str | None,
         typer.Option(
             "--policy",
-            help=f"Simulate this batching policy for all engines: {', '.join(POLICIES)}.",
+            help=f"Order in which waiting requests are taken, for all engines: {', '.join(POLICIES)}.",
             metavar="NAME",
         ),
     ] = None

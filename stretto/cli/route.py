@@ -99,6 +99,6 @@ def route(given: RouteOptions) -> None:
     settings = replace(settings, **{name: value for name, value in values.items() if value is not None})
     settings = with_tls(settings, given.tls_certificate, given.tls_key)
     settings = with_worker_tls(settings, given.worker_ca, given.worker_certificate, given.worker_key)
-    if not settings.worker:
+    if not settings.worker and settings.workers_file is None:
         raise UserError("give the servers with --worker URL, or in the file of --config")
     run_router(settings, given.record, say, watch_of(given.otel))

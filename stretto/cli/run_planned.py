@@ -81,10 +81,11 @@ def _engines(
 
     machine = given.planned_machine
     try:
+        lengths = PromptLengths(application)
         if given.serve is Serve.LOCAL:
-            lengths = PromptLengths(application)
             lengths.check(asked)
             check_any(asked, given.requests)
+        if given.serve is not Serve.EMULATED:  # an emulated server takes four characters for a token
             asked.count_with(lengths.counted)
         problem = None if machine is None else _problem(application, asked, machine, say)
         match given.serve:

@@ -57,7 +57,7 @@ def pool_of(
         from stretto.service.pool.pool import WorkerPool
     config = RouterConfig() if row is None else row.build(RouterConfig)
     config = replace(config, worker=(*config.worker, *(WorkerConfig(url=url) for url in urls)))
-    if not config.worker:
+    if not config.worker and config.workers_file is None:
         return None
     if config.tls is not None:
         raise ConfigError("[router] has tls, but its clients are those of the service: put it into [service]")

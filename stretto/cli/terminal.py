@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from stretto.cli.verbosity import shows_notes
@@ -30,3 +31,9 @@ def shown(text: str, stream: TextIO | None) -> str:
     are escaped, so that they are shown and not sent to it.
     """
     return text.translate(_ESCAPES) if stream is not None and stream.isatty() else text
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines whose columns are aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -62,7 +62,7 @@ def victims(
         if run.uses > used_more_than:
             evicted = min(num_blocks, math.ceil(excess))
             before = run.start + num_blocks - evicted
-            uses, num_holders = tree.recent_uses(run, now_s), run.holders.bit_count()
+            uses, num_holders = run.recent_uses(now_s, tree.rate_s), run.holders.bit_count()
             yield Victim(evicted * size, before * size, uses, num_holders)
         excess -= num_blocks
         if excess <= 0:

@@ -136,11 +136,7 @@ class InstanceTable:
         return found or self._to_probe(room, now_s)
 
     def can_host(self, instance: InstanceId, room: int) -> bool:
-        """Return whether an instance serves and could run a request of `room` tokens if it were idle.
-
-        It is for placement policies (rules that choose instances) of users; those that come with Stretto ask
-        `hosts`.
-        """
+        """Return whether an instance serves and could run a request of `room` tokens if it were idle."""
         view = self._views.get(instance)
         return view is not None and view.state == "serving" and view.capacity_tokens >= room
 
@@ -156,11 +152,11 @@ class InstanceTable:
         """Return the least loaded instances that could run a request of `room` tokens if they were idle: one
         for each cost profile (predicted speed) that instances have.
 
-        They may be full now: this is for policies that let a request wait at an instance and count the
-        waiting as part of the price. If there is none, return suspect instances as
+        They may be full now: this is for policies that bind "early" or "final", which let a request wait at
+        an instance and count the waiting as part of the price. If there is none, return suspect instances as
         `candidates` does.
         """
-        assert self._hosts is not None, "the table was made without full instances"
+        assert self._hosts is not None, 'a policy that binds "late" may not ask for instances that are full'
         if self._moved:
             self._sort()
         found = [self._views[instance] for instance in self._hosts.least_loaded(room)]

@@ -42,11 +42,11 @@ def key_portion(index: PrefixIndex, request: PlacementRequest, held: HeldTokens)
         tree = index.tree(space)
         if tree is None:
             continue
-        path, num_matched = tree.path(pack_hashes(key.blocks))
+        path, num_matched = tree.runs.path(pack_hashes(key.blocks))
         if 2 * num_matched * key.block_tokens > request.num_tokens:
             longest = max(path, key=lambda run: min(run.num_blocks, num_matched - run.start))
             end = min(longest.start + longest.num_blocks, num_matched)
-            holders = tree.instances_of(longest.holders)
+            holders = tree.holders.ids(longest.holders)
         else:
             end = min(most // key.block_tokens, len(key.blocks))
             holders = tuple(instance for instance, num_held in held.tokens.items() if num_held == most)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
+from stretto.cluster.index_members import IndexMember, SentRequest
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport
@@ -31,12 +32,11 @@ from stretto.cluster.placement import (
     Left,
     PlacementEvent,
     PlacementRequest,
-    PromptKey,
     Unbound,
 )
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
-from stretto.cluster.prefix_tree import Cache, PrefixTree
-from stretto.model.record import record
+from stretto.cluster.prefix_holders import Cache
+from stretto.cluster.prefix_tree import PrefixTree
 
 WINDOW_S = 3600.0
 """Seconds after which what was not used is forgotten, where instances report nothing."""
@@ -73,53 +73,6 @@ class HeldTokens:
         return found
 
 
-@record
-class _Sent:
-    """A request that runs or waits at an instance: the key of its prompt, the number of its blocks and of
-    those that it was expected to find there, when these were last used before, and when it came.
-    """
-
-    request: PlacementRequest
-    key: PromptKey
-    num_blocks: int
-    num_held: int
-    used_s: float
-    at_s: float
-
-
-class _Member:
-    """An instance that has joined.
-
-    Attributes:
-        tree: tree of the prefixes of its space; None without a space.
-        followed: tree that has what it would hold if it evicted what was used least recently; only while it
-            reports its cache. It stays empty if the size of the cache is unknown.
-        cache_tokens: tokens that its prefix cache can hold.
-        loading: what it costs there to load KV from host memory and from disk.
-        sent: requests that run or wait there, by the id of the object.
-        num_running: number of blocks of these requests' prompts.
-    """
-
-    __slots__ = ("cache_tokens", "followed", "id", "loading", "num_running", "sent", "space", "tree")
-
-    def __init__(
-        self,
-        instance: InstanceId,
-        space: str,
-        tree: PrefixTree | None,
-        cache_tokens: float,
-        loading: LoadingShares,
-    ) -> None:
-        self.id = instance
-        self.space = space
-        self.tree = tree
-        self.followed: PrefixTree | None = None
-        self.cache_tokens = cache_tokens
-        self.loading = loading
-        self.sent: dict[int, _Sent] = {}
-        self.num_running = 0
-
-
 class PrefixIndex:
     """An index of the prefixes that all instances hold.
 
@@ -143,9 +96,9 @@ class PrefixIndex:
         self._trees: dict[str, PrefixTree] = {}
         self._followed: dict[str, PrefixTree] = {}
         self.caches: dict[InstanceId, Cache] = {}
-        self._members: dict[InstanceId, _Member] = {}
+        self._members: dict[InstanceId, IndexMember] = {}
         self._reporting: set[InstanceId] = set()
-        self._unbound: _Sent | None = None
+        self._unbound: SentRequest | None = None
         self.now_s = 0.0
 
     @property
@@ -178,14 +131,14 @@ class PrefixIndex:
             size, seen = key.block_tokens, 0
             data = pack_hashes(key.blocks)
             looked_up.append((space, tree, data))
-            path, end = tree.path(data)
+            path, end = tree.runs.path(data)
             for run in reversed(path):
                 if new := run.holders & ~seen:
                     seen |= new
                     num_tokens = end * size
                     if num_tokens > request.num_tokens:
                         num_tokens = request.num_tokens
-                    for instance in tree.instances_of(new):
+                    for instance in tree.holders.ids(new):
                         tokens[instance] = num_tokens
                     if len(tokens) >= _MAX_HOLDERS:
                         is_complete = False
@@ -200,7 +153,7 @@ class PrefixIndex:
             tokens[instance] = min(max(hinted, tokens.get(instance, 0)), request.num_tokens)
         if is_complete:
             return HeldTokens(tokens)
-        levels = {space: tree.levels(data) for space, tree, data in looked_up}
+        levels = {space: tree.runs.levels(data) for space, tree, data in looked_up}
         return HeldTokens(tokens, lambda view: self._num_held(request, levels, view))
 
     def held_by(self, instance: InstanceId, request: PlacementRequest) -> int:
@@ -277,7 +230,7 @@ class PrefixIndex:
                 tree = self._trees[space] = PrefixTree(*self._settings)
             self.caches[instance] = tree.join(instance)
         most = math.inf if cache_tokens is None else cache_tokens
-        self._members[instance] = _Member(instance, space, tree, most, loading)
+        self._members[instance] = IndexMember(instance, space, tree, most, loading)
 
     def _leave(self, instance: InstanceId) -> None:
         member = self._members.pop(instance, None)
@@ -286,19 +239,20 @@ class PrefixIndex:
             for trees in (self._trees, self._followed):
                 if (tree := trees.get(member.space)) is not None:
                     tree.leave(instance)
-                    if not tree.instances:
+                    if not tree.holders:
                         del trees[member.space]
         self.reported.forget(instance)
         self._reporting.discard(instance)
 
-    def _begin_reports(self, member: _Member) -> None:
+    def _begin_reports(self, member: IndexMember) -> None:
         """Believe the reports of an instance from now on. They do not tell which blocks it will evict next:
         that is followed in a tree of its own.
         """
         self._reporting.add(member.id)
+        member.reports = True
         if member.tree is None:
             return
-        _keep_running(member)
+        member.keep_running()
         tree = self._followed.get(member.space)
         if tree is None:
             tree = self._followed[member.space] = PrefixTree(*self._settings)
@@ -322,12 +276,12 @@ class PrefixIndex:
         if followed is not None:
             if most < math.inf:
                 followed.use(instance, data, self.now_s)
-            _keep_running(member)
+            member.keep_running()
         before, self._unbound = self._unbound, None
         num_held, used_s = tree.use(instance, data, self.now_s)
         if before is not None and before.request is request:
             num_held, used_s = before.num_held, before.used_s
-        member.sent[id(request)] = _Sent(request, key, num_blocks, num_held, used_s, self.now_s)
+        member.sent[id(request)] = SentRequest(request, key, num_blocks, num_held, used_s, self.now_s)
 
     def _end(self, event: Ended) -> None:
         instance, held_tokens = event.instance, event.held_tokens
@@ -342,27 +296,21 @@ class PrefixIndex:
         if event.was_refused or held_tokens is None:
             return
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
-        if held_tokens < (sent.num_held - 1) * key.block_tokens and _is_settled(sent, member):
+        if held_tokens < (sent.num_held - 1) * key.block_tokens and member.is_settled(sent):
             tree.forget_unused_since(instance, sent.used_s)
             tree.limit(instance, max(cache.num_blocks, sent.num_blocks))
         elif cache.capacity < most:
             tree.limit(instance, min(most, cache.capacity * _GROWTH))
 
-    def _take(self, instance: InstanceId, request: PlacementRequest) -> _Sent | None:
-        """Take a request out of those that run or wait at an instance."""
+    def _take(self, instance: InstanceId, request: PlacementRequest) -> SentRequest | None:
         member = self._members.get(instance)
-        if member is None or (sent := member.sent.pop(id(request), None)) is None:
-            return None
-        member.num_running -= sent.num_blocks
-        if instance in self._reporting:
-            _keep_running(member)
-        return sent
+        return None if member is None else member.take(request)
 
     def _num_held(
         self, request: PlacementRequest, levels: Mapping[str, list[tuple[int, int]]], view: InstanceView
     ) -> int:
         tree, key = self._trees.get(view.space), request.keys.get(view.space)
-        if tree is None or key is None or (place := tree.place(view.id)) is None:
+        if tree is None or key is None or (place := tree.holders.place(view.id)) is None:
             return 0
         num_blocks: float = max(
             (n for n, holders in levels.get(view.space, ()) if holders >> place & 1), default=0
@@ -374,15 +322,3 @@ class PrefixIndex:
     def _num_reported(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> float:
         """Return how many leading blocks of a prompt an instance reports, less the time to load them."""
         return self.reported.num_held(instance, blocks, self._members[instance].loading)
-
-
-def _is_settled(sent: _Sent, member: _Member) -> bool:
-    """Return whether no request that runs may have used a request's prefix since it was used before."""
-    oldest_s = min((one.at_s for one in member.sent.values()), default=math.inf)
-    return sent.used_s < min(oldest_s, sent.at_s)
-
-
-def _keep_running(member: _Member) -> None:
-    """Believe of the requests sent to an instance only those that run: its reports tell the rest."""
-    if member.tree is not None:
-        member.tree.limit(member.id, member.num_running)

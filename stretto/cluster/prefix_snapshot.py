@@ -16,7 +16,7 @@ from typing import Any
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prefix_hashes import HASH_BYTES
 from stretto.cluster.prefix_index import PrefixIndex
-from stretto.cluster.prefix_tree import IndexRun
+from stretto.cluster.prefix_runs import IndexRun
 from stretto.model.errors import ConfigError
 
 _FORMAT = "stretto held prefixes 1"

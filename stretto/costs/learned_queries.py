@@ -5,7 +5,11 @@ how often programs went on, and ended, after so many queries. Programs that stil
 until now: if only those counted that have ended, programs would seem short as long as the long ones last.
 
 At first a program is taken to end after its k-th query with a chance of 1 in k + 1. If its queries are alike,
-its index is then the work that it has had and that waits: the least attained service goes first.
+its index is then the work that it has had and that waits: the least attained service goes first. For the
+first query this guess is soon forgotten, as each program tells something of it. Of later queries few do, and
+the index is the least over all places where one could stop: it would take what a few programs did by chance
+for a good place to stop. So there the guess is multiplied by how often programs of the kind have ended beside
+what it says, over all places, and counts as much as many programs.
 """
 
 from __future__ import annotations
@@ -17,8 +21,12 @@ from typing import Any, TypeAlias
 
 from stretto.costs.work_left import Stops, checked_place, positive
 
-_PRIOR = 2.0
-"""Programs that the chance at first counts as."""
+_PRIOR_OF_FIRST, _PRIOR_OF_LATER = 1.0, 16.0
+"""Programs that the guess counts as at the first query, and at each later place."""
+_PRIOR_ENDS = 4.0
+"""Programs that are taken to have ended as often as the guess says, over all later places."""
+_MOST_CHANCE = 0.9
+"""Largest chance to end that is guessed."""
 _MOST = 256.0
 """Programs at a number of queries at which their counts are halved."""
 _ENOUGH, _FEW = 64.0, 0.01
@@ -61,6 +69,7 @@ class LearnedQueries:
 
     counts: dict[int, _Counts] = field(default_factory=dict)
     _stops: dict[int, Stops] = field(default_factory=dict)
+    _factor: float = 1.0
     _num_new: int = 0
     _num_noted: int = 0
 
@@ -105,6 +114,8 @@ class LearnedQueries:
         place = _place_of(number)
         found = self._stops.get(place)
         if found is None:
+            if not self._stops:
+                self._factor = self._times_the_guess()
             found = self._stops[place] = tuple(self._stops_from(place))
         return found
 
@@ -112,6 +123,7 @@ class LearnedQueries:
         """Yield the least number of queries of a row, how many programs were seen there, and the median and
         the 95th percentile of the work that comes after these queries.
         """
+        self._factor = self._times_the_guess()
         for place, counts in sorted(self.counts.items()):
             if counts.total:
                 yield (
@@ -165,10 +177,25 @@ class LearnedQueries:
             self._stops.clear()
             self._num_new = 0
 
+    def _times_the_guess(self) -> float:
+        """Return how often programs ended after later queries than the first, for each time that the guess
+        says.
+        """
+        ended = guessed = _PRIOR_ENDS
+        for place, counts in self.counts.items():
+            if place:
+                ended += counts.ended
+                guessed += counts.total / (_LEAST[place] + 1)
+        return ended / guessed
+
     def _chance(self, place: int) -> float:
         """Return the chance that a program ends with a query."""
         counts = self.counts.get(place, _NONE)
-        return (counts.ended + _PRIOR / (_LEAST[place] + 1)) / (counts.total + _PRIOR)
+        guess = 1.0 / (_LEAST[place] + 1)
+        weight = _PRIOR_OF_FIRST
+        if place:
+            guess, weight = min(_MOST_CHANCE, self._factor * guess), _PRIOR_OF_LATER
+        return (counts.ended + weight * guess) / (counts.total + weight)
 
     def _runs(self, place: int) -> Iterator[Run]:
         """Yield the queries after one at a place, as far as anything is known of them."""

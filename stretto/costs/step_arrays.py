@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -62,9 +63,11 @@ class ShapeArrays:
         """Return the intervals for which `chosen` is true."""
         return ShapeArrays(*(getattr(self, name)[chosen] for name in self.__slots__))
 
-    def twice(self) -> ShapeArrays:
-        """Return all intervals, and all again."""
-        return ShapeArrays(*(np.concatenate([getattr(self, name)] * 2) for name in self.__slots__))
+    @staticmethod
+    def joined(parts: Sequence[ShapeArrays]) -> ShapeArrays:
+        """Return the intervals of all parts, one part after the other."""
+        names = ShapeArrays.__slots__
+        return ShapeArrays(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def rows(self) -> list[tuple[StepShape, int]]:
         """Return the sizes of each interval's first step, and how often it repeats."""
@@ -98,7 +101,7 @@ def steps_s(cost: StepCost, shapes: ShapeArrays) -> Floats:
         begin_s, begin = np.concatenate([begin_s[left], after_s]), np.concatenate([begin[left], after])
         end_s, end = np.concatenate([before_s, end_s[left]]), np.concatenate([before, end[left]])
         first, last = np.concatenate([first[left], middle + 1]), np.concatenate([middle, last[left]])
-        places, shapes = np.concatenate([places[left]] * 2), shapes.twice()
+        places, shapes = np.concatenate([places[left]] * 2), ShapeArrays.joined([shapes, shapes])
 
 
 def _times(cost: LLMStepCost, shapes: ShapeArrays) -> tuple[Floats, Ints]:

@@ -62,7 +62,12 @@ class Multiplication:
 
 @lru_cache(maxsize=2**16)
 def _seconds(step: Multiplication, num_tokens: int) -> float:
-    return float(_seconds_of(step, num_tokens, _products(step, num_tokens, min)))
+    return float(_seconds_of(step, num_tokens, _products_of_tiles(step, -(-num_tokens // _LEAST_ROWS))))
+
+
+@lru_cache(maxsize=2**14)
+def _products_of_tiles(step: Multiplication, num_tiles: int) -> Any:
+    return _products(step, num_tiles * _LEAST_ROWS, min)
 
 
 @lru_cache(maxsize=256)

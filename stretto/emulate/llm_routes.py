@@ -137,18 +137,7 @@ class LLMRoutes:
 
     async def _tokenize(self, request: HttpRequest) -> None:
         body = read_body(await request.body())
-        await request.answer_json(tokenize_json(self._ids(body), self.served.max_tokens))
-
-    def _ids(self, body: Mapping[str, Any]) -> Sequence[int]:
-        if "messages" in body:
-            (ids,) = prompts_of(ChatRequest.from_json(body), self.served.tokens)
-            return ids
-        sent = Fields(body)
-        prompt = sent.take("prompt", text, None)
-        if prompt is None:
-            raise malformed("prompt", "missing")
-        is_prompt = sent.take("add_special_tokens", flag, True)
-        return self.served.tokens.encode(prompt, is_prompt=is_prompt)
+        await request.answer_json(tokenize_json(_ids(self.served, body), self.served.max_tokens))
 
     async def _detokenize(self, request: HttpRequest) -> None:
         ids = Fields(read_body(await request.body())).take("tokens", token_ids, ())
@@ -158,3 +147,15 @@ class LLMRoutes:
         """Evict all prefixes that no running request holds."""
         self.replica.clear_cache()
         await request.answer(b"")
+
+
+def _ids(served: EmulatedModel, body: Mapping[str, Any]) -> Sequence[int]:
+    """Return the tokens of a request to cut a text, or messages, into tokens."""
+    if "messages" in body:
+        (ids,) = prompts_of(ChatRequest.from_json(body), served.tokens)
+        return ids
+    sent = Fields(body)
+    prompt = sent.take("prompt", text, None)
+    if prompt is None:
+        raise malformed("prompt", "missing")
+    return served.tokens.encode(prompt, is_prompt=sent.take("add_special_tokens", flag, True))

@@ -22,6 +22,8 @@ from stretto.model.tasks import LLMEvent, LLMTask, Reuse, Task
 class BatchEngine(Protocol):
     """The interface of an engine that runs batches, such as an embedding model or a vector store. It lives on
     one thread; calls never overlap.
+
+    An engine that subclasses it need not have `release` and `close`, if it keeps nothing.
     """
 
     def run(self, tasks: Sequence[Task]) -> Sequence[object]:
@@ -35,11 +37,11 @@ class BatchEngine(Protocol):
 
     def release(self, query: str) -> None:
         """Drop all data kept for a query that has ended. Called once per query at most."""
-        ...
+        return
 
     def close(self) -> None:
         """Free the models, files and connections that the engine holds."""
-        ...
+        return
 
 
 @runtime_checkable

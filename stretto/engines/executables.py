@@ -69,7 +69,7 @@ def _batch(
         f"stretto.engines.batch.{module}",
         name,
         config or f"{name}Config",
-        profile=PROFILES[role],
+        profile=PROFILES.get(role, Profile()),
         keeps_state=keeps_state,
         extra="local",
         packages=packages,

@@ -134,7 +134,11 @@ def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
                 inputs = {"question": "which passage answers the question?", "hits": hits}
                 yield count, [Task(0, "profile", "rerank", "rerank", inputs, {})]
         case name:
-            raise ConfigError(f"there is no workload that profiles an engine called {name!r}")
+            raise ConfigError(
+                f"there is no workload that profiles an engine called {name!r}; there are those of chunking, "
+                "embedding, vectors, reranking and LLMs, in engines/profiling.py. Give its times by hand: "
+                "profile = { base_s = …, per_unit_s = … } of its [[replica]]"
+            )
 
 
 def _profile_llm(

@@ -19,6 +19,7 @@ import json
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -27,12 +28,12 @@ import msgspec
 from stretto.model.errors import ConfigError, UserError
 from stretto.planner.application import Application, AppRequest, ModelNode, Named, NumTokens
 from stretto.planner.prompt_slots import constant_text, known_slots, slots_of
+from stretto.planner.token_counts import TextTokens, tokens_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
 from stretto.schema.typed import read_as
 
 T = TypeVar("T")
 
-_CHARACTERS_PER_TOKEN = 4
 NO_ANSWERS: Mapping[str, int] = {}
 """The answers of requests that have none, one object for all of them: an empty mapping takes 64 bytes."""
 
@@ -89,14 +90,17 @@ def _node(fields: Any, place: str) -> ModelNode:
     return node
 
 
-def read_requests(path: Path) -> list[AppRequest]:
+def read_requests(path: Path, tokens: TextTokens | None = None) -> list[AppRequest]:
     """Read requests from a file of JSON lines.
+
+    Args:
+        tokens: what counts texts; None estimates by their characters.
 
     Raises:
         ConfigError: it cannot be read, has no requests, a line is wrong (the message has its number), or two
             requests have the same `custom_id`.
     """
-    return read_lines(path, parse_request, lambda request: request.id)
+    return read_lines(path, partial(parse_request, tokens=tokens), lambda request: request.id)
 
 
 def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str]) -> list[T]:
@@ -173,8 +177,9 @@ def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 _decode = json.JSONDecoder(object_pairs_hook=_mapping).decode
 
 
-def parse_request(found: Any) -> AppRequest:
+def parse_request(found: Any, tokens: TextTokens | None = None) -> AppRequest:
     """Return the request that the JSON of one line describes. Raises ConfigError if it is wrong."""
+    of_prompt, of_part = (tokens_of, tokens_of) if tokens is None else (tokens.of_prompt, tokens.of_part)
     line = read_as(_RequestLine, found)
     if line.prompt is not None and line.prompt_tokens is not None:
         raise ConfigError("a request has a prompt or prompt_tokens, not both")
@@ -184,13 +189,8 @@ def parse_request(found: Any) -> AppRequest:
         raise ConfigError("nodes must name at least one node; without nodes, a request is for all of them")
     return AppRequest(
         line.custom_id,
-        line.prompt_tokens or 0 if line.prompt is None else tokens_of(line.prompt),
-        tuple(tokens_of(chunk) if isinstance(chunk, str) else chunk for chunk in line.chunks),
+        line.prompt_tokens or 0 if line.prompt is None else of_prompt(line.prompt),
+        tuple(of_part(chunk) if isinstance(chunk, str) else chunk for chunk in line.chunks),
         line.nodes,
         {name: max(1, tokens) for name, tokens in line.answers.items()} or NO_ANSWERS,
     )
-
-
-def tokens_of(text: str) -> int:
-    """Return about how many tokens a text has."""
-    return -(-len(text) // _CHARACTERS_PER_TOKEN)

@@ -103,7 +103,8 @@ class _Arrivals:
         self._seconds = 0.0  # that these steps take
         self._num_ended = self._num_preemptions = 0
         self._order: list[int] = []
-        self._ended_s = np.full(len(self._load.prompts), inf)
+        self._prompts, self._outputs = self._load.prompts.tolist(), self._load.outputs.tolist()
+        self._ended_s = [inf] * len(self._prompts)
         self._starts_s: list[float] = []
         self._ends_s: list[float] = []
         self._coming: list[tuple[float, int]] = []
@@ -114,7 +115,7 @@ class _Arrivals:
         starts_s, ends_s = np.array(self._starts_s), np.array(self._ends_s)
         busy_s = float((ends_s - starts_s).sum())
         order, log = np.array(self._order, np.int64), self._instance.log.columns()
-        return ReplicaRun(self._load, self._ended_s, busy_s, log, order, starts_s, ends_s)
+        return ReplicaRun(self._load, np.array(self._ended_s), busy_s, log, order, starts_s, ends_s)
 
     def arrive(self, call: int, ready_s: float) -> None:
         """Note when the prompt of a call is complete. `go_on` follows, when all have been noted that arrive
@@ -158,14 +159,15 @@ class _Arrivals:
         self._stays.update(ended)
         self.end_s = inf
         calls = [self._order[request] for request in ended]
-        self._ended_s[calls] = self._now_s
+        for call in calls:
+            self._ended_s[call] = self._now_s
         return calls
 
     def _add_arrived(self) -> None:
         while self._coming and self._coming[0][0] <= self._now_s:
             _, call = heappop(self._coming)
             self._order.append(call)
-            self._instance.add([int(self._load.prompts[call])], [int(self._load.outputs[call])])
+            self._instance.add((self._prompts[call],), (self._outputs[call],))
 
     def _let_decode(self) -> None:
         """Let all decode until something is decided or the next call has arrived."""

@@ -9,18 +9,21 @@ large sets of requests are simulated in part, and the time of further requests g
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
-from stretto.costs.step_arrays import Floats, Ints
+from stretto.costs.step_arrays import Floats, ShapeArrays, steps_s
+from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.planner.circles import Circles, models_given
 from stretto.planner.compiled import compiled
 from stretto.planner.drawn_calls import ModelCalls, calls_together
+from stretto.planner.machine import ReplicaCost
 from stretto.planner.problem import Problem
-from stretto.planner.replica_arrivals import run_replica
 from stretto.planner.replica_run import ReplicaLoad
+from stretto.planner.simulate import check_requests, most_blocks, simulate_steps
 
 _MOST_REQUESTS = 4096
 _MOST_REQUESTS_COMPILED = 16384
@@ -68,10 +71,9 @@ class RunTimes:
             model: tuple(one for one in self.models if one in given[model] and sources[one] != sources[model])
             for model in self.models
         }
+        self.parts = cache(self._parts_of)
         self.circles = Circles(problem, self.parts)
-        self._rows = {
-            (model, tp): self._draws_of(model, tp) for model in self.models for tp in problem.costs[model]
-        }
+        self._rows = {key: rows for model in self.models for key, rows in self._rows_of(model)}
         self.num_draws = max(map(len, self._rows.values()))
         self._lists: dict[tuple[str, int], list[float]] = {
             key: np.mean(rows, axis=0).tolist() for key, rows in self._rows.items()
@@ -118,13 +120,14 @@ class RunTimes:
         """Return the seconds that one whole of calls takes alone; for a chain, the longest one."""
         return float(self._lists[model, tp][0])
 
-    def parts(self, model: str) -> dict[str, float]:
+    def _parts_of(self, model: str) -> Mapping[str, float]:
         """Return the share of each node in the work of its model, by the time that it takes alone."""
         nodes = self.problem.nodes_of(model)
         if len(nodes) == 1:
             return dict.fromkeys(nodes, 1.0)
-        tp, drawn = min(self.problem.costs[model]), self.problem.draw(0)
-        seconds = {name: self._simulated(calls_together([drawn[name]]), model, tp)[-1] for name in nodes}
+        costs, drawn = self.problem.costs[model], self.problem.draw(0)
+        cost = costs[min(costs)]
+        seconds = {name: self._simulated(_Steps(calls_together([drawn[name]])), cost)[-1] for name in nodes}
         return {name: float(took_s / sum(seconds.values())) for name, took_s in seconds.items()}
 
     def _alone_s(self, model: str, plan: tuple[int, int]) -> float:
@@ -141,57 +144,80 @@ class RunTimes:
         num = self.num_devices
         return [*(num * 2**half for half in range(_NUM_SMALL, 0, -1)), *range(num, 0, -1)]
 
-    def _draws_of(self, model: str, tp: int) -> list[list[float]]:
-        """Return what `_simulated` returns for some draws."""
+    def _rows_of(self, model: str) -> Iterator[tuple[tuple[str, int], list[list[float]]]]:
+        """Yield what `_simulated` returns for some draws, by model and tensor parallelism."""
         nodes = self.problem.nodes_of(model)
         calls = [self.problem.workload.calls[name] for name in nodes]
         few = _FEW_CHAINED_CALLS if any(np.any(one.previous >= 0) for one in calls) else _FEW_CALLS
         most = min(self._effort.most_draws, self.problem.num_draws)
         num = max(1, min(most, few // sum(len(one.requests) for one in calls)))
         draws = (self.problem.draw(at) for at in range(num))
-        together = (calls_together([drawn[name] for name in nodes]) for drawn in draws)
-        return [self._simulated(one, model, tp).tolist() for one in together]
+        steps = [_Steps(calls_together([drawn[name] for name in nodes])) for drawn in draws]
+        for tp, cost in self.problem.costs[model].items():
+            yield (model, tp), [self._simulated(one, cost).tolist() for one in steps]
 
-    def _simulated(self, calls: ModelCalls, model: str, tp: int) -> Floats:
+    def _simulated(self, steps: _Steps, cost: ReplicaCost) -> Floats:
         """Return the seconds for a single whole (the longest, if it is a chain), and then for shares of all
         wholes: one over each of `_parts`.
         """
-        wholes = np.unique(calls.wholes)
-        work = np.bincount(calls.wholes, weights=calls.prompts + calls.outputs)[wholes]
-        if np.any(calls.previous >= 0):  # every share has some of the longest chains
-            wholes = wholes[np.argsort(-work, kind="stable")]
-
-        @cache
-        def seconds(count: int) -> float:
-            evenly = np.arange(count) * len(wholes) // count
-            return self._seconds(model, tp, calls, wholes[evenly])
-
-        most = self._effort.most_requests
-        counts = [1, *(-(-len(wholes) // parts) for parts in self._parts())]
+        most, num_wholes = self._effort.most_requests, len(steps.wholes)
+        counts = [1, *(-(-num_wholes // parts) for parts in self._parts())]
         num_halves = self.num_devices.bit_length() + _NUM_SMALL
-        halves = {-(-len(wholes) // 2**half) for half in range(num_halves)}
+        halves = {-(-num_wholes // 2**half) for half in range(num_halves)}
         few, largest = self._effort.few_requests, min(counts[-1], most)
         chosen = {1, -(-largest // 2), largest}
         if few:
             chosen.update(n for n in counts if n <= few or (n in halves and n <= most))
         known = sorted(chosen)
-        known_s = [seconds(count) for count in known]
+        known_s = steps.seconds(known, cost)
         row = np.interp(counts, known, known_s)
         if counts[-1] > most:
             each_s = (known_s[-1] - known_s[-2]) / (known[-1] - known[-2])
             row += np.maximum(0, np.array(counts) - most) * each_s
         return np.maximum.accumulate(row)
 
-    def _seconds(self, model: str, tp: int, drawn: ModelCalls, wholes: Ints) -> float:
-        """Simulate one replica with all calls of these wholes."""
-        calls = np.flatnonzero(np.isin(drawn.wholes, wholes))
-        place = np.full(len(drawn.outputs) + 1, -1)
+
+class _Steps:
+    """The steps of one replica with shares of some calls. Steps do not depend on how long they take, so that
+    they are simulated once for all numbers of devices with enough KV blocks.
+
+    Attributes:
+        wholes: wholes of the calls; of chains, those with the most work first.
+    """
+
+    def __init__(self, calls: ModelCalls) -> None:
+        self._calls = calls
+        self.wholes = np.unique(calls.wholes)
+        work = np.bincount(calls.wholes, weights=calls.prompts + calls.outputs)[self.wholes]
+        if np.any(calls.previous >= 0):  # every share has some of the longest chains
+            self.wholes = self.wholes[np.argsort(-work, kind="stable")]
+        self._load_of = cache(self._load)
+        self._shapes: dict[tuple[int, SchedulerConfig], ShapeArrays] = {}
+
+    def seconds(self, counts: Sequence[int], cost: ReplicaCost) -> list[float]:
+        """Return the seconds for some numbers of wholes, evenly taken."""
+        shapes = [self._shapes_of(count, cost.scheduler) for count in counts]
+        each_s = steps_s(cost.step, ShapeArrays.joined(shapes))
+        ends = np.cumsum([len(one.repeats) for one in shapes])[:-1]
+        return [float(np.cumsum(part_s)[-1]) for part_s in np.split(each_s, ends)]
+
+    def _shapes_of(self, count: int, config: SchedulerConfig) -> ShapeArrays:
+        load = self._load_of(count)
+        check_requests(config, load.prompts, load.outputs)
+        most = most_blocks(config, load.prompts, load.outputs)
+        config = replace(config, num_blocks=min(config.num_blocks, most))
+        key = count, config
+        if key not in self._shapes:
+            log, _ = simulate_steps(config, load.prompts, load.outputs, load.previous)
+            self._shapes[key] = log.shapes()
+        return self._shapes[key]
+
+    def _load(self, count: int) -> ReplicaLoad:
+        wholes = self.wholes[np.arange(count) * len(self.wholes) // count]
+        calls = np.flatnonzero(np.isin(self._calls.wholes, wholes))
+        place = np.full(len(self._calls.outputs) + 1, -1)
         place[calls] = np.arange(len(calls))
-        load = ReplicaLoad(
-            drawn.prompts[calls],
-            drawn.outputs[calls],
-            np.zeros(len(calls)),
-            place[drawn.previous[calls]],
+        previous = place[self._calls.previous[calls]]
+        return ReplicaLoad(
+            self._calls.prompts[calls], self._calls.outputs[calls], np.zeros(len(calls)), previous
         )
-        cost = self.problem.costs[model][tp]
-        return float(run_replica(load, cost.scheduler, cost.step, 0.0).ended_s.max())

@@ -43,6 +43,16 @@ def _compiled(num_calls: int) -> Simulation | None:
     return compiled() if num_calls > _FEW_CALLS or "numba" in sys.modules else None
 
 
+def most_blocks(config: SchedulerConfig, prompts: Ints, outputs: Ints) -> int:
+    """Return a number of KV blocks with which nothing waits for blocks: more of them change no step.
+
+    At most `max_running` requests have blocks, and `lookahead` more are considered; each may need a block for
+    its next token, and one for its first.
+    """
+    blocks = np.sort((prompts + outputs) // config.block_tokens)[-config.max_running - config.lookahead :]
+    return int(blocks.sum()) + 3 * len(blocks) + 1
+
+
 def check_requests(config: SchedulerConfig, prompts: Ints, outputs: Ints) -> None:
     """Check that each request can run: it has a prompt and an answer, and fits alone.
 

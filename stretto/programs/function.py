@@ -9,24 +9,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import replace
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
-from stretto.apps.components.ask_again import INPUT, settings_of
-from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Ref, Slot
+from stretto.graph.graph import Arg, Ref
 from stretto.model.errors import ConfigError, TemplateError, UserError
 from stretto.model.tasks import Decode
 from stretto.programs.conversations import Conversation
 from stretto.programs.fragment import Build, Form
+from stretto.programs.function_steps import CallSteps
 from stretto.programs.operators import TRANSFORMS
 from stretto.programs.output_types import output_types
 from stretto.programs.outputs import Input, Output
-from stretto.programs.places import check_places, with_kinds
+from stretto.programs.places import check_places, declared_in, input_signature, with_kinds
 from stretto.programs.prompt_text import PromptSlot, dedent, parse
 from stretto.programs.variable import SemanticVariable, needed_client
 from stretto.transforms.annotations import Typed
-
-T = TypeVar("T")
 
 
 class Function:
@@ -72,10 +69,10 @@ class Function:
                 f"{self.name or repr(function)}: a semantic function needs a docstring, its prompt"
             )
         self.engine, self.conversation = engine, conversation
-        declared = _declared(function, Output)
-        signature = _input_signature(function, declared)
+        declared = declared_in(function, Output)
+        signature = input_signature(function, declared)
         self._types: Mapping[str, Typed] = {}
-        self._read(dedent(function.__doc__), signature, _declared(function, Input), declared, settings)
+        self._read(dedent(function.__doc__), signature, declared_in(function, Input), declared, settings)
         self._types = output_types(function, tuple(self.outputs))
         if self._types:
             try:
@@ -171,13 +168,6 @@ class Function:
             if self.outputs[name].num_samples is not None:
                 raise ConfigError(f"{self.name}: n={self.outputs[name].num_samples} is for the last output")
 
-    def _asks_again(self, output: Output, *, is_mapped: bool) -> bool:
-        """Return whether the LLM is asked again where the reply for an output does not fit: only for single
-        calls of a prompt with one output.
-        """
-        is_single = len(self.outputs) == 1 and output.num_samples is None and not is_mapped
-        return is_single and bool(output.steps) and output.num_asks > 0
-
     def using(self, *, engine: str | None = None, **settings: object) -> Function:
         """Return this function with other settings of all its outputs, for one call or several:
 
@@ -237,119 +227,11 @@ class Function:
             raise UserError(f"{self.name}: map takes items of {each!r}, but an output stands before it")
 
     def lower(self, build: Build, inputs: Mapping[str, Arg], when: Ref | None) -> Mapping[str, Ref]:
-        """Add the steps of a call to the graph of a fragment: a prefill and a decode for each output.
-
-        What an earlier output of the same prompt stands for is what the LLM has generated: its tokens, where
-        the same LLM goes on, with all white space.
-        """
-        known = {port: self._transformed(build, arg) for port, arg in inputs.items()}
-        prompt: list[Constant | Slot] = []
-        refs: dict[str, Ref] = {}
-        for part in self._parts:
-            if isinstance(part, Constant):
-                prompt.append(part)
-            elif part.kind == "input":
-                prompt.append(Slot(part.name))
-            else:
-                samples = self.outputs[part.name].num_samples
-                made = [self._generate(build, part.name, prompt, known, when) for _ in range(samples or 1)]
-                steps = self.outputs[part.name].steps
-                if self._asks_again(self.outputs[part.name], is_mapped=made[0].each):
-                    refs[part.name] = self._ask_again(build, made[0], prompt, known, when)
-                    break
-                found = [self._add_transform(build, one, steps) if steps else one.ref for one in made]
-                refs[part.name] = found[0] if samples is None else _listed(build, found)
-                output = made[0]
-                answer = replace(output, port=f"{part.name}.{ANSWER}", ref=replace(output.ref, port=ANSWER))
-                known |= {part.name: output, answer.port: answer}
-                prompt.append(Slot(answer.port))
-        return refs
-
-    def _transformed(self, build: Build, arg: Arg) -> Arg:
-        steps = self.input_steps.get(arg.port)
-        return replace(arg, ref=self._add_transform(build, arg, steps)) if steps else arg
-
-    def _add_transform(self, build: Build, arg: Arg, steps: tuple[str, ...]) -> Ref:
-        return build.add(
-            f"{self.name}.{arg.port}.transform",
-            "transform",
-            [replace(arg, port="value")],
-            engine=TRANSFORMS,
-            config={"steps": steps},
-        )
-
-    def _ask_again(
-        self,
-        build: Build,
-        reply: Arg,
-        prompt: list[Constant | Slot],
-        known: Mapping[str, Arg],
-        when: Ref | None,
-    ) -> Ref:
-        """Add the steps that make the value of a reply, or ask for it again."""
-        output = self.outputs[reply.port]
-        name = f"{self.name}.{reply.port}"
-        told = build.add(
-            f"{name}.transform",
-            "transform",
-            [replace(reply, port="value")],
-            engine=TRANSFORMS,
-            config={"steps": output.steps, "tells": True},
-        )
-        ports = dict.fromkeys(part.port for part in prompt if isinstance(part, Slot))
-        args = [Arg("reply", reply.ref), Arg("checked", told)]
-        args += [replace(known[port], port=f"{INPUT}{port}") for port in ports]
-        if when is not None:
-            args.append(Arg(WHEN, when))
-        config = settings_of(
-            prompt,
-            output.settings,
-            output.steps,
-            engine=self.engine,
-            transforms=TRANSFORMS,
-            tries=output.num_asks,
-        )
-        fallback = output.strategy.fallback
-        pairs = None if fallback is None else f"{self.engine}:{fallback}"
-        strategy = replace(output.strategy, fallback=pairs)
-        return build.add(f"{name}.value", "expand", args, config=config, strategy=strategy)
-
-    def _generate(
-        self,
-        build: Build,
-        output: str,
-        prompt: list[Constant | Slot],
-        known: Mapping[str, Arg],
-        when: Ref | None,
-    ) -> Arg:
-        """Add the steps that generate one output after a prompt; return it as an argument of later ones."""
-        parts = tuple(prompt)
-        if parts and parts[-1] == Constant("", "assistant"):  # the model's markup begins that message itself
-            parts = parts[:-1]
-        parts = parts or (Constant(""),)
-        ports = dict.fromkeys(part.port for part in parts if isinstance(part, Slot))
-        args = [known[port] for port in ports]
-        is_mapped = any(arg.each for arg in args)
-        if when is not None:
-            args.append(Arg(WHEN, when))
-        name, chosen = f"{self.name}.{output}", self.outputs[output]
-        kv = build.add(
-            f"{name}.prompt",
-            "prefill",
-            args,
-            engine=self.engine,
-            prompt=parts,
-            strategy=chosen.strategy,
-        )
-        decoded = build.add(
-            name,
-            "decode",
-            [Arg("kv", kv, is_mapped)],
-            engine=self.engine,
-            config=chosen.settings,
-            strategy=chosen.strategy,
-        )
-        return Arg(output, decoded, is_mapped)
+        """Add the steps of a call to the graph of a fragment, and return the values of its outputs."""
+        steps = CallSteps(build, self.name, self.engine, self.outputs, when)
+        for port, arg in inputs.items():
+            steps.read(arg, self.input_steps.get(port, ()))
+        return steps.add(self._parts)
 
     def _inputs(self, args: tuple[object, ...], keywords: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments of a call by the names of the inputs."""
@@ -408,39 +290,3 @@ def semantic_function(
     if function is not None:
         return Function(function, **settings)
     return lambda function: Function(function, **settings)
-
-
-def _listed(build: Build, refs: list[Ref]) -> Ref:
-    """Add a step that makes a list of values."""
-    args = [Arg(f"sample{place}", ref) for place, ref in enumerate(refs)]
-    return build.add("samples", "aggregate", args)
-
-
-def _declared(function: Callable[..., object], kind: type[T]) -> dict[str, T]:
-    """Return the parameters whose default is of a kind, such as an `Output`."""
-    return {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(function).parameters.values()
-        if isinstance(parameter.default, kind)
-    }
-
-
-def _input_signature(function: Callable[..., object], outputs: Mapping[str, Output]) -> inspect.Signature:
-    """Return the signature of the inputs alone, which positional arguments are bound to in their order.
-
-    Raises:
-        TemplateError: a parameter collects arguments, or one with a default value precedes one without.
-    """
-    name = getattr(function, "__name__", "")
-    parameters = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise TemplateError(f"{name}: *{parameter.name} cannot be a place of a prompt")
-        if isinstance(parameter.default, Input):
-            parameter = parameter.replace(default=parameter.empty)
-        if parameter.name not in outputs:
-            parameters.append(parameter)
-    try:
-        return inspect.Signature(parameters)
-    except ValueError as error:  # an `Input` after a default value, in a position
-        raise TemplateError(f"{name}: an input without a value follows one with a default value") from error

@@ -99,8 +99,8 @@ class Ledger:
         """
         with self._lock:
             self._check_given(call, given)
-            if self._can_be_circle(call) and (through := self._circle(call.reads, set(given.values()))):
-                raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
+            if _can_be_circle(call, self._awaited):
+                _check_way(call, _circle(self._made, call.reads, set(given.values())))
             self._add(call.outputs.values(), call.reads)
 
     def note_calls(self, calls: Iterable[WaitingCall]) -> None:
@@ -114,10 +114,13 @@ class Ledger:
             suspects = []
             for call in calls:
                 self._check_given(call, call.outputs)
-                if self._can_be_circle(call):
+                if _can_be_circle(call, self._awaited):
                     suspects.append(call)
                 self._add(call.outputs.values(), call.reads)
-            self._check_circles(suspects)
+            done: set[str] = set()
+            for call in suspects:
+                for output in call.outputs.values():
+                    _check_way(call, _way_round(self._made, output, done))
 
     def is_awaited(self, name: str) -> bool:
         """Return whether a call waits for a variable that nothing produces yet."""
@@ -181,52 +184,53 @@ class Ledger:
                     "or a call produces it, already"
                 )
 
-    def _can_be_circle(self, call: WaitingCall) -> bool:
-        made = set(call.outputs.values())
-        return not made.isdisjoint(self._awaited) or not made.isdisjoint(call.reads)
 
-    def _check_circles(self, suspects: Iterable[WaitingCall]) -> None:
-        """Check that no output of `suspects`, calls that are noted, is made of itself. Raises UserError."""
-        done: set[str] = set()
-        for call in suspects:
-            for output in call.outputs.values():
-                if through := self._way_round(output, done):
-                    raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
+def _can_be_circle(call: WaitingCall, awaited: Collection[str]) -> bool:
+    made = set(call.outputs.values())
+    return not made.isdisjoint(awaited) or not made.isdisjoint(call.reads)
 
-    def _way_round(self, output: str, done: set[str]) -> list[str]:
-        """Return the variables on a circle among those that `output` is made of; empty if there is none.
 
-        Variables in `done` are on no circle; those that are looked at are added to it.
-        """
-        way = dict.fromkeys([output])
-        unseen = [iter(self._made.get(output, ()))] if output not in done else []
-        while unseen:
-            source = next(unseen[-1], None)
-            if source is None:
-                unseen.pop()
-                done.add(way.popitem()[0])
-            elif source in way:
-                return list(way)[list(way).index(source) :]
-            elif source not in done:
-                way[source] = None
-                unseen.append(iter(self._made.get(source, ())))
-        return []
+def _check_way(call: WaitingCall, through: list[str]) -> None:
+    """Check that a call closes no circle through some variables. Raises UserError if there are any."""
+    if through:
+        raise UserError(f"{call.work.name}: a cycle through the variables {', '.join(through)}")
 
-    def _circle(self, reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
-        """Return the variables on a path of dependencies from `ends` to `reads`, which a call that reads
-        `reads` and produces `ends` would close to a circle; empty if there is none.
-        """
-        came_from: dict[str, str] = dict.fromkeys(reads, "")
-        stack = list(came_from)
-        while stack:
-            name = stack.pop()
-            if name in ends:
-                way = [name]
-                while came_from[way[-1]]:
-                    way.append(came_from[way[-1]])
-                return way
-            for source in self._made.get(name, ()):
-                if source not in came_from:
-                    came_from[source] = name
-                    stack.append(source)
-        return []
+
+def _way_round(made: Mapping[str, tuple[str, ...]], output: str, done: set[str]) -> list[str]:
+    """Return the variables on a circle among those that `output` is made of; empty if there is none.
+
+    Variables in `done` are on no circle; those that are looked at are added to it.
+    """
+    way = dict.fromkeys([output])
+    unseen = [iter(made.get(output, ()))] if output not in done else []
+    while unseen:
+        source = next(unseen[-1], None)
+        if source is None:
+            unseen.pop()
+            done.add(way.popitem()[0])
+        elif source in way:
+            return list(way)[list(way).index(source) :]
+        elif source not in done:
+            way[source] = None
+            unseen.append(iter(made.get(source, ())))
+    return []
+
+
+def _circle(made: Mapping[str, tuple[str, ...]], reads: tuple[str, ...], ends: Collection[str]) -> list[str]:
+    """Return the variables on a path of dependencies from `ends` to `reads`, which a call that reads
+    `reads` and produces `ends` would close to a circle; empty if there is none.
+    """
+    came_from: dict[str, str] = dict.fromkeys(reads, "")
+    stack = list(came_from)
+    while stack:
+        name = stack.pop()
+        if name in ends:
+            way = [name]
+            while came_from[way[-1]]:
+                way.append(came_from[way[-1]])
+            return way
+        for source in made.get(name, ()):
+            if source not in came_from:
+                came_from[source] = name
+                stack.append(source)
+    return []

@@ -1,13 +1,17 @@
-"""Checks of the places of a prompt against the parameters of its function."""
+"""The parameters of a semantic function, and checks of the places of its prompt against them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from stretto.graph.graph import HINT, WHEN
 from stretto.model.errors import TemplateError
-from stretto.programs.outputs import Output
+from stretto.programs.outputs import Input, Output
 from stretto.programs.prompt_text import Part, PromptSlot
+
+T = TypeVar("T")
 
 _RESERVED = frozenset({HINT, WHEN, "kv"})
 
@@ -69,3 +73,33 @@ def check_places(
         raise TemplateError(f"{function}: the prompt does not use the parameter {unused[0]!r}")
     if not made:
         raise TemplateError(f"{function}: the prompt has no output; write {{{{output:name}}}} where it goes")
+
+
+def declared_in(function: Callable[..., object], kind: type[T]) -> dict[str, T]:
+    """Return the parameters whose default is of a kind, such as an `Output`."""
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if isinstance(parameter.default, kind)
+    }
+
+
+def input_signature(function: Callable[..., object], outputs: Mapping[str, Output]) -> inspect.Signature:
+    """Return the signature of the inputs alone, which positional arguments are bound to in their order.
+
+    Raises:
+        TemplateError: a parameter collects arguments, or one with a default value precedes one without.
+    """
+    name = getattr(function, "__name__", "")
+    parameters = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TemplateError(f"{name}: *{parameter.name} cannot be a place of a prompt")
+        if isinstance(parameter.default, Input):
+            parameter = parameter.replace(default=parameter.empty)
+        if parameter.name not in outputs:
+            parameters.append(parameter)
+    try:
+        return inspect.Signature(parameters)
+    except ValueError as error:  # an `Input` after a default value, in a position
+        raise TemplateError(f"{name}: an input without a value follows one with a default value") from error

@@ -7,21 +7,21 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from urllib.parse import parse_qsl, urlsplit
 
 from stretto.cluster.placements.table import PLACEMENTS, check_placement
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.http.client.address import Address, check_port
+from stretto.http.client.address import check_port
 from stretto.http.client.headers import Headers
 from stretto.http.tls import ClientTls, ServerTls
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
 from stretto.router.aliases import AliasConfig
+from stretto.router.found_workers import DnsConfig, KubernetesConfig
 from stretto.router.keys import KEY_HEADERS
 from stretto.router.repairs import RepairConfig
+from stretto.router.worker_url import parse_address, server_of
 from stretto.sched.orders import GONE_ORDERS, ORDERS, check_policy
-from stretto.wire.server_url import read_server_url
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "upgrade", "expect"))
@@ -49,6 +49,9 @@ class WorkerConfig:
         headers: further headers for health checks, and for requests that have none of the same name.
         tls: authorities, certificate and name for a worker at https://…; None for those of the router's
             `worker_tls`.
+        dns: says that each address of the URL's host is a worker of its own, with these settings.
+        kubernetes: says the same of endpoints of Kubernetes. They have the URL's port, if it has one, and
+            else their own port of the name "http", or their first one.
     """
 
     url: str
@@ -62,6 +65,13 @@ class WorkerConfig:
     api_key_env: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: ClientTls | None = None
+    dns: DnsConfig | None = None
+    kubernetes: KubernetesConfig | None = None
+
+    @property
+    def is_several(self) -> bool:
+        """Whether these are the settings of several workers, which are found while the router runs."""
+        return self.dns is not None or self.kubernetes is not None
 
     def own_headers(self) -> Headers:
         """Return the headers that go with health checks, and with requests that have none of their own."""
@@ -81,6 +91,8 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         if not parse_address(self.url).is_tls and self.tls is not None:
             raise ConfigError(f"worker {self.url}: tls is only of use with a URL that begins with https")
+        if self.dns is not None and self.kubernetes is not None:
+            raise ConfigError(f"worker {self.url}: dns and kubernetes are both given; give one of them")
         self._check_secrets()
         if any(not isinstance(name, str) or not name for name in self.models):
             raise ConfigError(f"worker {self.url}: models are {self.models!r}; each must be a name")
@@ -131,6 +143,8 @@ class RouterConfig:
 
     Attributes:
         worker: servers to begin with; more may be added while the router runs.
+        workers_file: file with further servers, in tables `[[router.worker]]`, which is looked at each
+            second; None for none.
         alias: names of models that stand for others.
         repair: rules by which prompts are repaired that change before text that stays.
         placement: name of the policy that chooses the worker of a request.
@@ -176,6 +190,7 @@ class RouterConfig:
     """
 
     worker: tuple[WorkerConfig, ...] = ()
+    workers_file: str | None = None
     alias: tuple[AliasConfig, ...] = ()
     repair: tuple[RepairConfig, ...] = ()
     placement: str = "stretto"
@@ -232,7 +247,8 @@ class RouterConfig:
                 raise ConfigError(f"router: {one.name} is {value!r}; it must be positive and finite")
         if not 0.0 <= self.hedge_share <= 1.0:
             raise ConfigError(f"router: hedge_share is {self.hedge_share!r}; it must be from 0 to 1")
-        if self.tokenizer is not None and all(worker.kv_events is None for worker in self.worker):
+        may_find_more = self.workers_file is not None
+        if self.tokenizer is not None and not may_find_more and not any(one.kv_events for one in self.worker):
             raise ConfigError("router: a tokenizer is only of use where a worker has kv_events; none has")
         if self.snapshot is not None and not isinstance(PLACEMENTS[self.placement](), ScoredPlacement):
             raise ConfigError(
@@ -246,45 +262,6 @@ class RouterConfig:
         for worker, server in zip(self.worker, servers, strict=True):
             if servers.count(server) > 1:
                 raise ConfigError(f"worker {worker.url} is given twice")
-
-
-def server_of(url: str) -> tuple[str, str]:
-    """Return what is the same for two forms of one worker's URL: its server, and the path of its API."""
-    read = read_server_url(url)
-    return read.root, read.target("v1/")
-
-
-def parse_address(url: str) -> Address:
-    """Return the parts of the address of a worker's server; the path is that before `/v1` and `/health`.
-
-    Raises:
-        ConfigError: it is no URL of an HTTP server, has a user, or has a query other than `api-version`.
-    """
-    if not isinstance(url, str):
-        raise ConfigError(f"worker {url!r}: it must be a URL like http://HOST:PORT")
-    shown = re.sub(r"//[^/?#]*@|[?#].*", lambda found: "//***@" if "@" in found[0] else "", url, flags=re.S)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-        read = read_server_url(url)
-    except (ValueError, AttributeError, TypeError, ConfigError) as error:
-        why = "" if isinstance(error, ConfigError) else f"{error}; "
-        raise ConfigError(f"worker {shown!r}: {why}it must be a URL like http://HOST:PORT") from None
-    if parts.username is not None or not url.isascii() or not url.isprintable() or " " in url:
-        raise ConfigError(f"worker {shown!r}: it must be a URL without a user, spaces or non-ASCII letters")
-    if any(name != "api-version" for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
-        raise ConfigError(
-            f"worker {shown!r}: it must be a URL whose query has api-version alone; keys belong into api_key "
-            "or headers"
-        )
-    hostname = parts.hostname or ""
-    if not all(0 < len(label) < 64 for label in hostname.removesuffix(".").split(".")):
-        raise ConfigError(
-            f"worker {shown!r}: {hostname!r} names no host; it must be a URL like http://HOST:PORT"
-        )
-    is_tls = parts.scheme == "https"
-    default = 443 if is_tls else 80
-    return Address(hostname, port or default, is_tls, parts.netloc, urlsplit(read.root).path)
 
 
 def _is_header_value(value: object) -> bool:

@@ -97,6 +97,7 @@ class OpenRequests:
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)
         self.clients: dict[Ticket, Client] = {}
         self.by_worker: dict[WorkerId, dict[Ticket, None]] = {}
+        self._away: set[WorkerId] = set()
         self.turn_rate = EnteredRate()
         self.waiting_tokens = 0
         self.rest_ends_s = math.inf
@@ -248,12 +249,21 @@ class OpenRequests:
         self.offline_due_s = self.loads.offline.next_s(now_s) if has_some else math.inf
 
     def refresh(self, worker: Worker) -> None:
-        """Bring loads and room in step with the state of a worker."""
+        """Bring loads and room in step with the state of a worker. One that serves again counts as not tried
+        by requests that have failed there before.
+        """
         self.loads.refresh(worker)
         if worker.state == "suspect":
+            self._away.add(worker.id)
             self.room.suspend(worker.id)
-        elif worker.state == "serving" and not self.room.is_serving(worker.id):
-            self.room.join(worker)
+        elif worker.state == "serving":
+            if worker.id in self._away:
+                self._away.remove(worker.id)
+                for client in self.clients.values():
+                    if client.running is None or client.running.worker != worker.id:
+                        client.tried.discard(worker.id)
+            if not self.room.is_serving(worker.id):
+                self.room.join(worker)
 
     def again(
         self,

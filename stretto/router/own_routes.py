@@ -1,34 +1,29 @@
 """The paths that the router answers itself: its health, its metrics, the models, and the list of workers.
 
-What waits is shown at `/router/waiting`. Workers are added, drained and removed through `/router/workers`, by
+What waits is shown at `/router/waiting`. Workers are changed through `/admin/workers` (`worker_pages.py`), by
 the admin only: whoever can do that reads all requests. Requests with a header `Origin` are refused, because a
 web page that is open in the admin's browser sends them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any
 
-from stretto.http.admin import HOW_TO_ASK, AdminKey, admin_refusal
-from stretto.http.client.headers import value_of
+from stretto.http.admin import AdminKey, admin_refusal
 from stretto.http.client_request import ClientRequest, path_of
 from stretto.http.event_stream import EventStream
 from stretto.http.served import WholeAnswer
-from stretto.model.errors import ConfigError
 from stretto.operate.admin_pages import LIVE, LIVE_S, PAGE, AdminPages
-from stretto.router.config import WorkerConfig
 from stretto.router.front import Front, LateAnswer, OwnAnswer, StreamedAnswer
 from stretto.router.gauges import fleet_view, gauges, settings_json
-from stretto.router.health import HealthChecks
 from stretto.router.replies import JSON_HEADERS, json_body
-from stretto.wire.errors import ApiError, RequestRefused, malformed, no_such_path
+from stretto.router.worker_changes import WorkerChanges
+from stretto.router.worker_pages import WorkerPages, check_admin, is_of_workers, listing
+from stretto.wire.errors import no_such_path
 from stretto.wire.metrics import CONTENT_TYPE, render
 
-WORKERS = "/router/workers"
 WAITING = "/router/waiting"
 METRICS = "/metrics"
 _MODEL = "/v1/models/"
@@ -36,16 +31,14 @@ _MAX_SHOWN = 1000
 """Requests that wait of which an answer tells."""
 _MAX_ROWS = 30
 """Rows of counts up to which `/metrics` is written at once."""
-_MAX_MODELS = 1000
-"""Models of all workers together up to which an answer that lists them is written at once."""
 
 
 class OwnRoutes:
     """The answers to requests to the router's own paths."""
 
-    def __init__(self, front: Front, checks: HealthChecks) -> None:
+    def __init__(self, front: Front, changes: WorkerChanges) -> None:
         self._front = front
-        self._checks = checks
+        self._workers = WorkerPages(front, changes)
         self._admin = AdminKey(front.config.admin_key_env)
         self._pages = AdminPages(front.watch, lambda: fleet_view(front), lambda: settings_json(front))
 
@@ -54,9 +47,14 @@ class OwnRoutes:
         models comes as a function, which a thread may call.
 
         Raises:
-            RequestRefused: it cannot be served.
+            RequestRefused, Refused: it cannot be served.
         """
         path = request.path
+        if path == WAITING or is_of_workers(path):
+            check_admin(self._admin, path, request.headers, is_local=is_local)
+            if path == WAITING:
+                return self._waiting(request.method)
+            return self._workers.answer(request.method.decode("latin-1"), path, request.body)
         if request.method in (b"GET", b"HEAD"):
             match path:
                 case "/health":
@@ -66,22 +64,13 @@ class OwnRoutes:
                 case page if page == PAGE or page.startswith("/admin/"):
                     return self._admin_page(request, is_local)
                 case "/v1/models":
-                    return self._listing(
-                        partial(_models, [*model_lists(self._front), alias_cards(self._front)])
-                    )
+                    lists = [*model_lists(self._front), alias_cards(self._front)]
+                    return listing(self._front, partial(_models, lists))
             if path.startswith(_MODEL):
                 name = path.removeprefix(_MODEL)
                 lists = [*model_lists(self._front), alias_cards(self._front)]
                 cards = (models[name] for models in lists if name in models)
                 return None if (card := next(cards, None)) is None else _answer(card)
-        if path in (WAITING, WORKERS) or path.startswith(WORKERS + "/"):
-            if value_of(request.headers, b"origin") is not None:
-                raise _refusal(403, f"{path} is not for web pages: the request has a header Origin")
-            if not self._admin.admits(request.headers, is_local=is_local):
-                raise _refusal(403, f"{path} is for the admin: {HOW_TO_ASK}")
-            if path == WAITING:
-                return self._waiting(request.method)
-            return self._workers(request, path.removeprefix(WORKERS).strip("/"))
         return None
 
     def _waiting(self, method: bytes) -> WholeAnswer:
@@ -133,66 +122,6 @@ class OwnRoutes:
         body = {"serving": num_serving, "waiting": self._front.router_state.num_waiting}
         return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
 
-    def _listing(self, value: Callable[[], object]) -> WholeAnswer | LateAnswer:
-        """Answer with a value that lists models, in a thread if they are many."""
-        num_models = sum(len(worker.models) for worker in self._front.router_state.workers())
-        answer = partial(_written, value)
-        return answer() if num_models <= _MAX_MODELS else answer
-
-    def _workers(self, request: ClientRequest, rest: str) -> WholeAnswer | LateAnswer:
-        number, _, verb = rest.partition("/")
-        router_state, now_s = self._front.router_state, monotonic()
-        try:
-            match request.method, number, verb:
-                case b"GET" | b"HEAD", "", "":
-                    return self._listing(partial(_workers_json, self._pictures(now_s)))
-                case b"POST", "", "":
-                    return self._add(request.body)
-                case b"POST", _, "drain":
-                    self._front.act(router_state.drain(_number(number), now_s))
-                case b"DELETE", _, "":
-                    self._front.remove(_number(number), now_s)
-                case _:
-                    raise no_such_path(request.path)
-        except ConfigError as error:
-            raise _refusal(400, error.message) from error
-        return _answer({"worker": _number(number), "left": [w.id for w in router_state.workers()]})
-
-    def _add(self, body: bytes) -> WholeAnswer:
-        """Add a worker: it serves when it has passed a health check."""
-        try:
-            fields = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise malformed("", f"not JSON: {error!s:.200}") from error
-        known = {"url", "num_slots", "kv_tokens", "models", "api_key", "headers", "takes_priority"}
-        if not isinstance(fields, dict) or "url" not in fields or not fields.keys() <= known:
-            raise malformed("", f"must be an object with url, and may have {', '.join(sorted(known))}")
-        names = fields.get("models", [])
-        if not isinstance(names, list):
-            raise malformed("models", "must be a list of names")
-        config = WorkerConfig(**{**fields, "models": tuple(names)})
-        return 202, JSON_HEADERS, json_body({"worker": self._checks.add(config)})
-
-    def _pictures(self, now_s: float) -> list[dict[str, object]]:
-        """Return what is shown of each worker, with its models as they are kept."""
-        num_running, claimed = self._front.router_state.num_running, self._front.router_state.claimed
-        return [
-            {
-                "id": worker.id,
-                "url": worker.config.url,
-                "state": worker.state,
-                "on_trial": worker.on_trial,
-                "wants_key": worker.wants_key,
-                "running": num_running(worker.id),
-                "num_slots": worker.num_slots,
-                "models": worker.models,
-                "kv_tokens": worker.kv_tokens,
-                **dict(zip(("claimed_tokens", "believed_tokens"), claimed(worker.id, now_s), strict=True)),
-                **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),
-            }
-            for worker in self._front.router_state.workers()
-        ]
-
 
 def model_lists(front: Front) -> list[Mapping[str, object]]:
     """Return the models of each worker that takes requests. The mappings are never changed."""
@@ -222,23 +151,5 @@ def _models(lists: Sequence[Mapping[str, object]]) -> object:
     return {"object": "list", "data": list(models.values())}
 
 
-def _workers_json(pictures: Sequence[dict[str, Any]]) -> object:
-    return [{**picture, "models": list(picture["models"])} for picture in pictures]
-
-
-def _written(value: Callable[[], object]) -> WholeAnswer:
-    return _answer(value())
-
-
 def _answer(value: object) -> WholeAnswer:
     return 200, JSON_HEADERS, json_body(value)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise ConfigError(f"{text!r:.100} is no number of a worker")
-    return int(text)
-
-
-def _refusal(status: int, message: str) -> RequestRefused:
-    return RequestRefused(ApiError(status, message, "BadRequestError"))

@@ -33,8 +33,8 @@ come. Rules:
   an app's query in this process do not count: their door has limits of its own. They are refused after
   `max_wait_s` if no worker serves then.
 - An attempt that fails before its first byte is repeated at a worker that has not been tried, until
-  `max_attempts`. Where all have been tried, a lost connection is followed by another try at any of them, and
-  an answer with status 5xx is passed on.
+  `max_attempts`. One that was suspect and serves again counts as not tried. Where all have been tried, a lost
+  connection is followed by another try at any of them, and an answer with status 5xx is passed on.
 - A request that waits much longer for its first byte than others like it may be sent a second time
   (`hedges.py`). The second attempt is a request of its own here, which takes the place of the first if its
   answer begins first, or as soon as the first one fails, however that fails. It is never repeated.
@@ -44,6 +44,7 @@ come. Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 from stretto.cluster.kv_events import KVEvent
@@ -454,6 +455,7 @@ class RouterState:
         self._workers.passed(found, models, now_s)
         self._loads.join(found)
         self._room.join(found)
+        self._open.refresh(found)
         actions = [self._next_check(found, now_s), *self._turns.fill(worker, now_s)]
         return actions + self._turns.release_held(now_s)
 
@@ -500,6 +502,17 @@ class RouterState:
             return []
         self._loads.refresh(found)
         return self._turns.fill(worker, now_s) if self._waiting else []
+
+    def resize(self, worker: WorkerId, num_slots: int, now_s: float) -> list[RouterAction]:
+        """Let at most `num_slots` requests run at a worker at once; those that run go on.
+
+        Raises:
+            ConfigError: there is no such worker, or it is no number of requests.
+        """
+        found = self._known(worker)
+        found.config = replace(found.config, num_slots=num_slots)
+        self._loads.refresh(found)
+        return self._turns.fill(worker, now_s)
 
     def drain(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Give a worker no more requests; it is gone when it has answered those that it has.

@@ -15,6 +15,8 @@ from stretto.model.extras import imports_of
 from stretto.model.wording import counted
 from stretto.operate.watch import Watch
 from stretto.router.config import RouterConfig
+from stretto.router.discovery.keeper import WorkerKeeper
+from stretto.router.discovery.sources import worker_sources
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
 from stretto.router.held_blocks_file import HeldBlocksFile
@@ -22,6 +24,7 @@ from stretto.router.load_checks import LoadChecks
 from stretto.router.own_routes import OwnRoutes
 from stretto.router.request_log import RequestLog
 from stretto.router.token_reader import TokenReader
+from stretto.router.worker_changes import WorkerChanges
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ class RunningRouter:
         watch: what sees all requests; None for one of its own.
 
     Attributes:
+        changes: what changes the workers; inside of the block.
+        sources: what tells of workers that come and go; inside of the block.
         learned: what programs have asked for. One of an earlier run may be put there before this one begins.
 
     Raises:
@@ -87,19 +92,26 @@ class RunningRouter:
         self.front = Front(self._config, self._tenant_weights, self._watch, self.learned)
         self._checks = HealthChecks(self.front)
         self._load_checks = LoadChecks(self.front)
-        self.front.own_route = OwnRoutes(self.front, self._checks)
         self._feeds: KVFeeds | None = None
+        self.changes = WorkerChanges(self.front, self._checks, self._cache_feeds)
+        self.front.own_route = OwnRoutes(self.front, self.changes)
+        self._keeper: WorkerKeeper | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._has_started = False
         self._held: HeldBlocksFile | None = None
         self._following = asyncio.create_task(self._watch.certificates.follow())
         try:
-            await asyncio.gather(*map(self._checks.add_and_wait, self._config.worker))
+            self.sources = worker_sources(self._config)
+            alone = [worker for worker in self._config.worker if not worker.is_several]
+            await asyncio.gather(*map(self._checks.add_and_wait, alone))
             for worker in self.front.router_state.workers():
                 if worker.state != "serving":
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
             self._restore_held()
-            self._follow_caches()
+            for worker in self.front.router_state.workers():
+                if worker.config.kv_events is not None:
+                    self._cache_feeds().begin(worker)
+            self._keeper = WorkerKeeper(self.changes, self.sources)
             if self._has_port:
                 await self.front.server.listen()
             self._has_started = True
@@ -118,6 +130,8 @@ class RunningRouter:
             self._held.save(index, self.front.router_state.workers(), monotonic())
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._keeper is not None:
+            await self._keeper.close()
         if self._feeds is not None:
             await self._feeds.close()
         if self.front.tokens is not None:
@@ -148,17 +162,15 @@ class RunningRouter:
             self._held = HeldBlocksFile(Path(self._config.snapshot))
             self._held.restore(index, self.front.router_state.workers(), monotonic())
 
-    def _follow_caches(self) -> None:
-        """Follow the KV events of the workers that publish them. Raises ConfigError."""
-        if all(worker.kv_events is None for worker in self._config.worker):
-            return
-        with imports_of("kv-events", "kv_events"):
-            from stretto.router.kv_feeds import KVFeeds
-        if self._config.tokenizer is not None:
-            self.front.tokens = TokenReader(Path(self._config.tokenizer))
-        self._feeds = KVFeeds(self.front)
-        for worker in self.front.router_state.workers():
-            self._feeds.begin(worker)
+    def _cache_feeds(self) -> KVFeeds:
+        """Return what follows the KV events of workers that publish them. Raises ConfigError."""
+        if self._feeds is None:
+            with imports_of("kv-events", "kv_events"):
+                from stretto.router.kv_feeds import KVFeeds
+            if self._config.tokenizer is not None:
+                self.front.tokens = TokenReader(Path(self._config.tokenizer))
+            self._feeds = KVFeeds(self.front)
+        return self._feeds
 
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)  # also after a bug
@@ -186,8 +198,9 @@ def run_router(
     async def serve() -> None:
         async with RunningRouter(config, record, say, watch=seen) as router:
             spare_collector()
-            num = len(config.worker)
-            say(f"{router.url}  {counted(num, 'worker')}, placement {config.placement}")
+            num = len(router.front.router_state.workers())
+            also = "".join(f", {source.name}" for source in router.sources)
+            say(f"{router.url}  {counted(num, 'worker')}{also}, placement {config.placement}")
             await serve_until_interrupted(
                 say, lambda: router.front.router_state.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
             )

@@ -34,10 +34,11 @@ from stretto.engines.openai_server.server import OpenAIServer
 from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
 from stretto.router.believable import model_tokens, rest_s
-from stretto.router.config import WorkerConfig, server_of
+from stretto.router.config import WorkerConfig
 from stretto.router.keys import KeyRests
 from stretto.router.learned_slots import LearnedSlots
 from stretto.router.messages import WorkerId
+from stretto.router.worker_url import server_of
 
 _log = logging.getLogger(__name__)
 _MOST_LISTED = 1000

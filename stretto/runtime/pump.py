@@ -104,7 +104,7 @@ class Pump:
         self._has_stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._instances = RunningInstances(
-            engines, self._post_from_instance, loop, system.follows_prefixes, cluster
+            engines, self._post_from_instance, loop, system.engines.follows_prefixes, cluster
         )
 
     def post(self, event: Event) -> None:

@@ -13,50 +13,43 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from stretto.apps.plan_cache import PlanCache
 from stretto.apps.template import Configuration, Template
 from stretto.apps.vocabulary import DEFAULT
-from stretto.cluster.machine import Machine, check_deployments, check_free
-from stretto.cluster.messages import DrainHow, InstanceId, StopInstance
+from stretto.cluster.machine import Machine, check_deployments
+from stretto.cluster.messages import DrainHow, InstanceId
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
-from stretto.model.deployment import Deployment, Engine, Replica, check_replica
+from stretto.model.deployment import Deployment, Replica
 from stretto.model.errors import ConfigError, InternalError, UserError
 from stretto.model.foreign import described
-from stretto.model.record import record
-from stretto.model.tasks import Objective, QueryRecord
+from stretto.model.tasks import Objective
 from stretto.runtime.conditions import idle_conditions
+from stretto.runtime.first_starts import FirstStarts
 from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import (
-    check_app,
-    check_deadline,
-    check_inputs,
-    check_objective,
     check_options,
     check_program,
     check_tenant,
 )
 from stretto.runtime.loop_thread import LoopThread, iterate_on, run_on
+from stretto.runtime.prepared_query import Preparation, PreparedQuery
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query, QueryOptions, StartedQuery
-from stretto.runtime.running import naming
+from stretto.runtime.replica_changes import ReplicaChanges
 from stretto.runtime.running_queries import RunningQueries
 from stretto.runtime.session import Session
 from stretto.sched.messages import (
     AddInstance,
     Cancel,
-    Drain,
     EndProgram,
     Event,
-    InstanceLost,
-    InstanceReady,
     Open,
     Reply,
-    Submit,
 )
 from stretto.sched.observer import Observer, Observers
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
@@ -68,16 +61,6 @@ if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
 
 T = TypeVar("T")
-
-
-@record
-class _Prepared:
-    """A query whose arguments are checked and whose app is planned."""
-
-    egraph: ExecutionGraph
-    inputs: Mapping[str, object]
-    record: QueryRecord
-    passes: tuple[str, ...]
 
 
 class Runtime:
@@ -128,17 +111,18 @@ class Runtime:
         self.system = System(given, expand, vocabulary, prompt_space, tenant_weights, learned)
         self.machine = machine
         self.ray_address = ray_address
+        self._preparation = Preparation(self.plan_cache, vocabulary, self.system.engines.check_engines)
+        self._changes = ReplicaChanges(self.deployments, self.system.engines, machine, ray_address)
         for deployment in given:
             for replica in deployment.replicas:
-                self._check_ray(deployment.engine, replica)
+                self._changes.check_ray(deployment.engine, replica)
         if machine is not None:
             check_deployments(machine, given)
         if type(max_queries) is not int or max_queries < 1:
             raise ConfigError(f"max_queries is {max_queries!r}; it must be a whole number of at least 1")
         self.max_queries = max_queries
         self._queries = RunningQueries(max_queries)
-        self._num_starting = sum(len(deployment.replicas) for deployment in given)
-        self._opened: asyncio.Future[None] | None = None
+        self._starts: FirstStarts | None = None
         self._pump: Pump | None = None
         self._cluster: RayCluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -168,7 +152,9 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         if self.ray_address:
             self._cluster = await _joined(self.ray_address)
-        self._opened = self._loop.create_future()
+        num_starting = sum(len(deployment.replicas) for deployment in self.deployments.values())
+        instances = {name: scheduler.instances for name, scheduler in self.system.schedulers.items()}
+        self._starts = FirstStarts(num_starting, instances, self._loop)
         engines = {name: deployment.engine for name, deployment in self.deployments.items()}
         self._pump = Pump(
             self.system,
@@ -177,16 +163,14 @@ class Runtime:
             self._loop,
             answer=self._queries.answer,
             break_down=self._break_down,
-            watch=self._watch_start,
+            watch=self._starts.watch,
             cluster=self._cluster,
         )
         try:
             for name, deployment in self.deployments.items():
                 for replica in deployment.replicas:
                     self._pump.post(AddInstance(name, replica))
-            if not self._num_starting:
-                self._opened.set_result(None)
-            await self._opened
+            await self._starts.opened
         except BaseException:
             await self.aclose()
             raise
@@ -216,7 +200,7 @@ class Runtime:
                 app.
             DeadlineExceeded: the deadline passed while it waited.
         """
-        prepared = self._prepare(app, inputs, **options)
+        prepared = self._prepare(app, inputs, options)
         await self._queries.acquire(prepared.record.deadline_s)
         return self._start_query(prepared)
 
@@ -233,7 +217,7 @@ class Runtime:
         Raises:
             Overloaded: `max_queries` are running; the error says when to try again.
         """
-        prepared = self._prepare(app, inputs, **options)
+        prepared = self._prepare(app, inputs, options)
         self._queries.acquire_now()
         return self._start_query(prepared)
 
@@ -256,7 +240,7 @@ class Runtime:
         Raises:
             Overloaded: `max_queries` are running; the error says when to try again.
         """
-        prepared = self._prepare(app, inputs, **options)
+        prepared = self._prepare(app, inputs, options)
         self._queries.acquire_now()
         started = StartedQuery(self._queries.new_id(), on_end)
         self._submit(started, prepared, is_streamed=False)
@@ -276,17 +260,17 @@ class Runtime:
 
         The keywords are those of `QueryOptions`.
         """
-        record = self._record(tenant, objective, deadline_s)
-        names = self._pass_names(passes)
+        now_s = self._running_loop().time()
+        self._queries.check_accepts()
+        record = self._preparation.record(now_s, tenant, objective, deadline_s)
+        names = self._preparation.pass_names(passes)
         query_id = self._queries.new_id()
 
         def plan(
             app: Template | Graph | ExecutionGraph, configuration: Configuration | None
         ) -> ExecutionGraph:
             self._running_loop()
-            if isinstance(app, Graph):
-                app = self.plan_cache.plan_graph(app, names)
-            return self._plan(app, configuration, names, is_running=True)
+            return self._preparation.plan(app, configuration, names, is_running=True)
 
         loop = asyncio.get_running_loop()
         usage = partial(self.system.usage, query_id)
@@ -317,7 +301,7 @@ class Runtime:
 
     def learned(self) -> dict[str, LearnedWork]:
         """Return what was learned of programs, by engine, in this run and those before."""
-        return self.system.learned()
+        return self.system.engines.learned()
 
     async def run(
         self,
@@ -329,7 +313,7 @@ class Runtime:
 
         The keywords are those of `QueryOptions`.
         """
-        prepared = self._prepare(app, inputs, **options)
+        prepared = self._prepare(app, inputs, options)
         await self._queries.acquire(prepared.record.deadline_s)
         query = self._start_query(prepared, is_streamed=False)
         try:
@@ -359,7 +343,8 @@ class Runtime:
         """
         check_options(options)
         if self._loop is None:  # what does not fit is found before engines are started
-            self._plan(app, options.get("configuration"), self._pass_names(options.get("passes", "weighed")))
+            names = self._preparation.pass_names(options.get("passes", "weighed"))
+            self._preparation.plan(app, options.get("configuration"), names)
         return run_on(self._started_loop(), lambda: self.run(app, inputs, **options))
 
     def stream_sync(
@@ -434,15 +419,8 @@ class Runtime:
                 now do not suffice.
         """
         self._running_loop()
-        deployment = self._deployment(engine)
-        where = f"engine {engine!r}, new replica"
-        if not isinstance(replica, Replica):
-            raise ConfigError(f"{where}: it must be a Replica, got {reprlib.repr(replica)}")
-        check_replica(deployment.engine, replica, where)
-        self._check_ray(deployment.engine, replica)
-        if self.machine is not None:
-            check_free(self.machine, (where, replica), self._placed_replicas())
-        self._post(AddInstance(engine, replica))
+        assert self._pump is not None
+        self._post(self._changes.add(engine, replica, self._pump.waiting))
 
     def drain_instance(
         self, engine: str, instance: InstanceId, how: DrainHow = "finish", *, force: bool = True
@@ -460,16 +438,8 @@ class Runtime:
             ConfigError: there is no such instance, it is draining or gone, or it is the last one.
         """
         self._running_loop()
-        self._deployment(engine)
-        if type(instance) is not int:
-            raise ConfigError(f"an instance is a whole number, got {reprlib.repr(instance)}")
-        if how not in get_args(DrainHow):
-            raise ConfigError(f"how must be one of {', '.join(get_args(DrainHow))}, got {how!r}")
         assert self._pump is not None
-        posted = [event for event in self._pump.waiting if isinstance(event, Drain)]
-        leaving = {event.instance for event in posted if event.engine == engine}
-        self.system.check_drain(engine, instance, force=force, leaving=leaving)
-        self._post(Drain(engine, instance, how))
+        self._post(self._changes.drain(engine, instance, how, self._pump.waiting, force=force))
 
     async def aclose(self) -> None:
         """Cancel every query and end every instance. A second call does nothing.
@@ -490,63 +460,17 @@ class Runtime:
             cluster, self._cluster = self._cluster, None
             await cluster.leave()
 
-    def _pass_names(self, passes: str | Iterable[str]) -> tuple[str, ...]:
-        """Return names of passes in the order they run, or `WEIGHED`. Raises ConfigError if there is no such
-        pass.
-        """
-        names = passes if isinstance(passes, str) or not isinstance(passes, Iterable) else list(passes)
-        if not isinstance(names, str) and not (
-            isinstance(names, list) and all(isinstance(name, str) for name in names)
-        ):
-            raise ConfigError(f"passes must be names of passes, got {reprlib.repr(passes)}")
-        return self.vocabulary.select_passes(names)
-
-    def _record(
-        self, tenant: str, objective: Objective, deadline_s: float | None, program: str = ""
-    ) -> QueryRecord:
-        loop = self._running_loop()
-        self._queries.check_accepts()
-        check_objective(objective)
-        check_deadline(deadline_s)
-        check_tenant(tenant)
-        check_program(program)
-        end_s = None if deadline_s is None else loop.time() + deadline_s
-        return QueryRecord(tenant, objective, end_s, program=program)
-
-    def _plan(
-        self,
-        app: Template | ExecutionGraph,
-        configuration: Configuration | None,
-        names: tuple[str, ...],
-        *,
-        is_running: bool = False,
-    ) -> ExecutionGraph:
-        check_app(app, configuration)
-        if isinstance(app, Template):
-            app = self.plan_cache.plan(app, configuration or {}, names, is_running=is_running)
-        self.system.check_engines(app)
-        return app
-
     def _prepare(
         self,
         app: Template | ExecutionGraph,
         inputs: Mapping[str, object],
-        *,
-        configuration: Configuration | None = None,
-        passes: str | Iterable[str] = "weighed",
-        deadline_s: float | None = None,
-        tenant: str = "",
-        objective: Objective = "throughput",
-        program: str = "",
-    ) -> _Prepared:
-        """Check the arguments of a query, and plan its app."""
-        record = self._record(tenant, objective, deadline_s, program)
-        names = self._pass_names(passes)
-        egraph = self._plan(app, configuration, names)
-        check_inputs(egraph, inputs)
-        return _Prepared(egraph, inputs, record, names)
+        options: QueryOptions,
+    ) -> PreparedQuery:
+        loop = self._running_loop()
+        self._queries.check_accepts()
+        return self._preparation.prepare(app, inputs, loop.time(), **options)
 
-    def _start_query(self, prepared: _Prepared, *, is_streamed: bool = True) -> Query:
+    def _start_query(self, prepared: PreparedQuery, *, is_streamed: bool = True) -> Query:
         query_id = self._queries.new_id()
         query = Query(
             query_id,
@@ -557,22 +481,9 @@ class Runtime:
         self._submit(query, prepared, is_streamed=is_streamed)
         return query
 
-    def _submit(self, query: Query | StartedQuery, prepared: _Prepared, *, is_streamed: bool) -> None:
+    def _submit(self, query: Query | StartedQuery, prepared: PreparedQuery, *, is_streamed: bool) -> None:
         self._queries.add(query)
-        record = prepared.record
-        self._post(
-            Submit(
-                query.id,
-                prepared.egraph,
-                prepared.inputs,
-                record.deadline_s,
-                prepared.passes,
-                record.tenant,
-                record.criteria,
-                is_streamed,
-                record.program,
-            )
-        )
+        self._post(prepared.submit(query.id, is_streamed=is_streamed))
 
     def _check_home(self) -> None:
         if self._home is not None:
@@ -614,57 +525,10 @@ class Runtime:
             )
         return loop
 
-    def _check_ray(self, engine: Engine, replica: Replica) -> None:
-        if replica.runs_in != "ray":
-            return
-        if engine.is_llm and "ray" not in getattr(replica.executable, "RUNS_IN", ()):
-            raise ConfigError(
-                f"engine {engine.name!r}: {replica.label} runs in no Ray worker; in Ray an LLM is a server "
-                "process: 'server:vllm' and the like in a file, ServerProcess in Python"
-            )
-        if not self.ray_address:
-            raise ConfigError(
-                f"engine {engine.name!r}: a replica has runs_in 'ray', but the runtime has no ray_address; "
-                "give the host and port of the cluster's head, as in '10.0.0.1:6379'"
-            )
-
-    def _placed_replicas(self) -> list[tuple[str, Replica]]:
-        """Return every replica that holds its devices, with its name; also those that are to be started."""
-        assert self._pump is not None
-        added = [event for event in self._pump.waiting if isinstance(event, AddInstance)]
-        new = [(f"the new replica of engine {event.engine!r}", event.replica) for event in added]
-        return [*self.system.placed_replicas(), *new]
-
-    def _deployment(self, engine: str) -> Deployment:
-        if not isinstance(engine, str) or engine not in self.deployments:
-            raise ConfigError(
-                f"there is no engine {reprlib.repr(engine)}; there are {', '.join(self.deployments)}"
-            )
-        return self.deployments[engine]
-
     def _post(self, event: Event) -> None:
         self._check_home()
         assert self._pump is not None
         self._pump.post(event)
-
-    def _watch_start(self, event: Event | StopInstance) -> None:
-        """Count the replicas that are ready, until all are; the first that cannot start, or takes longer than
-        its `start_timeout_s`, ends the wait.
-        """
-        assert self._opened is not None
-        if self._opened.done():
-            return
-        match event:
-            case InstanceReady():
-                self._num_starting -= 1
-                if self._num_starting == 0:
-                    self._opened.set_result(None)
-            case StopInstance(engine, _, "kill"):
-                error = self.system.schedulers[engine].instances.fleet.last_error
-                assert error is not None
-                self._opened.set_exception(naming(engine, error))
-            case InstanceLost(engine, _, error):
-                self._opened.set_exception(naming(engine, error))
 
     def _break_down(self, error: BaseException) -> None:
         """End all queries after a bug in the schedulers: none would end by itself."""
@@ -672,8 +536,8 @@ class Runtime:
         bug = InternalError(f"the schedulers broke down: {described(error)}; make a new runtime")
         bug.__cause__ = error
         self._bug = bug
-        if self._opened is not None and not self._opened.done():
-            self._opened.set_exception(bug)
+        if self._starts is not None:
+            self._starts.fail(bug)
         self._queries.end_all(bug)
 
 

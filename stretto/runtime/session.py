@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -15,76 +13,18 @@ from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.model.errors import DeadlineExceeded, QueryEnded, UserError
 from stretto.model.tasks import Criteria, Usage
-from stretto.model.values import ABSENT, Failure, as_text
 from stretto.runtime.input_checks import (
     check_bind,
     check_criteria,
     check_deadline,
     check_value,
     check_values,
-    check_variable,
 )
+from stretto.runtime.session_variables import SessionVariable, SessionVariables
 from stretto.runtime.slots import Slots
 from stretto.sched.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
-from stretto.sched.queries.live_values import UNSET
 
 _NO_USAGE = Usage()
-
-
-@dataclass(slots=True, eq=False)
-class _Variable:
-    """A variable as its callers see it: pieces of the text that has been generated so far, and its value to
-    come.
-
-    A later variable of the same name is another object, so that their texts are never mixed. Lists are made
-    when they are needed: a session may keep many variables, most of which have come.
-
-    Attributes:
-        is_claimed: whether it has a value or comes of a graph, so that nothing else may make it.
-        is_made: whether a graph produces it.
-        value: what it has become, a value or a failure; `UNSET` before that.
-        pieces: pieces of its text; none once the value is the whole of it.
-        waiting: one for each caller who waits for more.
-        usage: tokens of the LLM requests that have made it.
-    """
-
-    is_claimed: bool = False
-    is_made: bool = False
-    value: object = UNSET
-    pieces: list[str] | None = None
-    waiting: list[asyncio.Future[None]] | None = None
-    usage: Usage = _NO_USAGE
-
-    def has_come(self) -> bool:
-        """Return whether the variable has its value, or has failed."""
-        return self.value is not UNSET
-
-    def wake(self) -> None:
-        """Wake those who wait, as there is more text, or the value."""
-        waiting, self.waiting = self.waiting, None
-        for waiter in waiting or ():
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def write(self, text: str) -> None:
-        """Add more text, and wake those who wait."""
-        if self.pieces is None:
-            self.pieces = []
-        self.pieces.append(text)
-        self.wake()
-
-    def settle(self, value: object) -> None:
-        """Set the variable to its value, and wake those who wait."""
-        self.value = value
-        if isinstance(value, str):
-            self.pieces = None
-        self.wake()
-
-    def result(self) -> object:
-        """Return the value that has come. Raises what the variable has failed with."""
-        if isinstance(self.value, Failure):
-            raise self.value.error
-        return self.value
 
 
 Plan = Callable[[Template | Graph | ExecutionGraph, Configuration | None], ExecutionGraph]
@@ -121,8 +61,7 @@ class Session:
         self._loop = loop
         self._slots = slots
         self._num_to_come = 0
-        self._variables: dict[str, _Variable] = {}
-        self._dropped: dict[str, deque[_Variable]] = {}
+        self._variables = SessionVariables()
         self._end: asyncio.Future[None] = loop.create_future()
         self._usage = usage
 
@@ -175,12 +114,12 @@ class Session:
         made = [bind.get(name, name) for name, _, _ in egraph.outputs]
         if clash := next((name for name in made if name in read), None):
             raise UserError(f"{egraph.graph.name} reads and produces the variable {clash!r}")
-        self._claim(made)
+        self._variables.claim(made)
         for name in made:
-            self._variable(name).is_made = True
+            self._variables.get(name).is_made = True
         self._note_to_come(len(made))
         for name in read:
-            self._variable(name)
+            self._variables.get(name)
         self._post(Extend(self.id, egraph, dict(bind), values))
 
     def provide(self, name: str, value: object) -> None:
@@ -190,7 +129,7 @@ class Session:
         """
         self._check_open()
         check_value(value, f"the variable {name!r}")
-        self._claim([name])
+        self._variables.claim([name])
         self._post(Provide(self.id, name, value))
 
     def want(self, name: str, criteria: Criteria | None = None) -> None:
@@ -202,7 +141,7 @@ class Session:
         """
         self._check_open()
         check_criteria(criteria)
-        self._variable(name)
+        self._variables.get(name)
         self._post(Want(self.id, name, criteria))
 
     async def get(
@@ -237,7 +176,7 @@ class Session:
         """
         check_criteria(criteria)
         check_deadline(deadline_s)
-        variable = self._variable(name)
+        variable = self._variables.get(name)
         if variable.has_come():
             return _result(variable)
         self._check_open()
@@ -246,29 +185,17 @@ class Session:
         self._post(want)
         return self._wait(variable, want, deadline_s)
 
-    async def _wait(self, variable: _Variable, want: Want, deadline_s: float | None) -> object:
+    async def _wait(self, variable: SessionVariable, want: Want, deadline_s: float | None) -> object:
         try:
             async with nullcontext() if deadline_s is None else asyncio.timeout_at(want.deadline_s):
                 while not variable.has_come():
-                    await self._more(variable)
+                    await variable.more()
         except TimeoutError:
             raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
         finally:
             if want.deadline_s is not None or not variable.has_come():  # its wants have ended with it
                 self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
         return variable.result()
-
-    async def _more(self, variable: _Variable) -> None:
-        """Wait until a variable has more text, or its value."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        if variable.waiting is None:
-            variable.waiting = []
-        variable.waiting.append(waiter)
-        try:
-            await waiter
-        finally:
-            if variable.waiting is not None and waiter in variable.waiting:
-                variable.waiting.remove(waiter)
 
     async def stream(self, name: str, criteria: Criteria | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
@@ -284,46 +211,26 @@ class Session:
             UserError: its value has no text, for example an object of JSON.
         """
         check_criteria(criteria)
-        variable = self._variable(name)
+        variable = self._variables.get(name)
         if variable.has_come():
-            async for piece in self._pieces(variable):
+            async for piece in variable.texts():
                 yield piece
             return
         self.want(name, criteria)
         try:
-            async for piece in self._pieces(variable):
+            async for piece in variable.texts():
                 yield piece
         finally:
             if not variable.has_come():
                 self._post(Unwant(self.id, name, criteria))
-
-    async def _pieces(self, variable: _Variable) -> AsyncIterator[str]:
-        sent = num_pieces = 0
-        while True:
-            if variable.pieces is not None and (pieces := variable.pieces[num_pieces:]):
-                num_pieces += len(pieces)
-                text = "".join(pieces)
-                sent += len(text)
-                yield text
-            elif variable.has_come():
-                if text := _shown(variable.result())[sent:]:
-                    yield text
-                return
-            else:
-                await self._more(variable)
 
     def drop(self, name: str) -> None:
         """Give a variable of the session up: cancel the work that only serves it, and free its value. Its
         name may be used again.
         """
         self._check_open()
-        check_variable(name)
-        variable = self._variables.pop(name, None)
-        if variable is None:
-            return
-        if not variable.has_come():
-            self._dropped.setdefault(name, deque()).append(variable)
-        self._post(Drop(self.id, name))
+        if self._variables.drop(name):
+            self._post(Drop(self.id, name))
 
     async def close(self) -> None:
         """End the session: variables without a value fail. A second call does nothing."""
@@ -333,38 +240,27 @@ class Session:
 
     def is_settled(self, name: str) -> bool:
         """Return whether a variable has its value, or has failed."""
-        return name in self._variables and self._variables[name].has_come()
+        variable = self._variables.known(name)
+        return variable is not None and variable.has_come()
 
     def is_closed(self) -> bool:
         """Return whether the session has ended, so that it takes no more graphs and values."""
         return self._end.done()
 
     def on_text(self, name: str, text: str) -> None:
-        """Add more text of a variable, to be given to callers of `stream`. Called by the runtime.
-
-        Text that was on its way when the variable was dropped belongs to the dropped one.
-        """
-        variable = self._dropped[name][0] if name in self._dropped else self._variable(name)
-        variable.write(text)
+        """Add more text of a variable, to be given to callers of `stream`. Called by the runtime."""
+        self._variables.of_text(name).write(text)
 
     def usage_of(self, name: str) -> Usage:
         """Return the tokens of the LLM requests that have made a variable, once it has its value."""
-        variable = self._variables.get(name)
+        variable = self._variables.known(name)
         return _NO_USAGE if variable is None else variable.usage
 
     def on_settled(self, name: str, value: object, usage: Usage = _NO_USAGE) -> None:
         """Set a variable to its value or failure, which callers that wait for it then get. Called by the
-        runtime, once for each variable.
-
-        Dropped variables are set in this way too; a later variable with the same name is set after the
-        dropped one.
+        runtime, once for each variable, those that were dropped included.
         """
-        if (dropped := self._dropped.get(name)) is None:
-            variable = self._variable(name)
-        else:
-            variable = dropped.popleft()
-            if not dropped:
-                del self._dropped[name]
+        variable = self._variables.of_value(name)
         variable.usage = usage
         variable.settle(value)
         if variable.is_made:
@@ -375,19 +271,9 @@ class Session:
         runtime.
         """
         self._usage = lambda: reply.usage
-        error = reply.error or QueryEnded("the session was closed")
-        dropped = (one for many in self._dropped.values() for one in many)
-        for variable in (*self._variables.values(), *dropped):
-            if not variable.has_come():
-                variable.settle(Failure(error))
+        self._variables.fail(reply.error or QueryEnded("the session was closed"))
         self._end.set_result(None)
         self._note_to_come(-self._num_to_come)
-
-    def _variable(self, name: str) -> _Variable:
-        check_variable(name)
-        if name not in self._variables:
-            self._variables[name] = _Variable()
-        return self._variables[name]
 
     def _note_to_come(self, num: int) -> None:
         """Count variables that graphs have still to produce; hold a slot while there are any."""
@@ -397,32 +283,11 @@ class Session:
         elif before and not self._num_to_come:
             self._slots.release()
 
-    def _claim(self, names: Iterable[str]) -> None:
-        names = list(names)
-        for name in names:
-            check_variable(name)
-        for name, number in Counter(names).items():
-            known = self._variables.get(name)
-            if (known is not None and known.is_claimed) or number > 1:
-                raise UserError(f"the variable {name!r} has a value, or comes of a graph, already")
-        for name in names:
-            self._variable(name).is_claimed = True
-
     def _check_open(self) -> None:
         if self._end.done():
             raise UserError("the session is closed")
 
 
-def _shown(value: object) -> str:
-    """Return the text of a value for those who stream it. Raises UserError if it has none."""
-    if value is ABSENT:
-        return ""
-    try:
-        return as_text(value)
-    except TypeError as error:
-        raise UserError(f"the value cannot be streamed: {error}; use get") from error
-
-
-async def _result(variable: _Variable) -> object:
+async def _result(variable: SessionVariable) -> object:
     """Return the value of a variable that has come. Raises what it has failed with."""
     return variable.result()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from itertools import count
 
-from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.cluster.messages import KVReport, LoadReport
 from stretto.cluster.placements.table import check_placement
 from stretto.cluster.prompt_keys import SpaceOf
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
@@ -85,12 +85,6 @@ class EngineTier:
         for name in learned:
             if name not in self.schedulers:
                 raise ConfigError(f"something was learned of engine {name!r}, which there is not")
-
-    def mark_dirty(self, engine: str) -> None:
-        """Mark an engine as dirty, that is, its scheduler has to be asked whether it can give work to
-        instances.
-        """
-        self.dirty[engine] = None
 
     # --- what instances report
 
@@ -209,17 +203,6 @@ class EngineTier:
             if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
                 raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
 
-    def check_drain(
-        self, engine: str, instance: InstanceId, *, force: bool, leaving: Collection[InstanceId]
-    ) -> None:
-        """Check that an instance may be drained, that is, get no more work and then be stopped. Raises
-        ConfigError.
-
-        `force` is whether it may be the last one of its engine; instances in `leaving` are going to be
-        drained anyway, so that they do not count as others.
-        """
-        self.schedulers[engine].instances.fleet.check_drain(instance, force=force, leaving=leaving)
-
     def follows_prefixes(self, engine: str) -> bool:
         """Return whether an engine's placement policy sends prompts where their prefixes are held."""
         scheduler = self.schedulers[engine]
@@ -231,6 +214,15 @@ class EngineTier:
         """
         fleets = (scheduler.instances.fleet for scheduler in self.schedulers.values())
         return [(f"{fleet.engine}/{i}", fleet.replica(i)) for fleet in fleets for i in fleet.live]
+
+    def learned(self) -> dict[str, LearnedWork]:
+        """Return what was learned of programs, by engine, in this run and those before."""
+        return {name: scheduler.account.learned for name, scheduler in self.schedulers.items()}
+
+    def request_of(self, engine: str, task: int) -> StepRequest | None:
+        """Return the request that a running task of an LLM engine belongs to; None if the task has ended."""
+        scheduler = self.schedulers[engine]
+        return scheduler.request_of(task) if isinstance(scheduler, LLMScheduler) else None
 
     def check_invariants(self) -> None:
         """Check the state of every engine's scheduler. For tests."""

@@ -8,20 +8,18 @@ the whole of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from stretto.cluster.messages import InstanceId
 from stretto.cluster.prompt_keys import SpaceOf, no_space
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.graph.execution_graph import ExecutionGraph, Node
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
 from stretto.model.foreign import bug_of, raised
 from stretto.model.tasks import QueryRecord, Usage
 from stretto.sched.deadlines import Deadlines, Expired
 from stretto.sched.engine_tier import EngineTier
-from stretto.sched.llm.scheduler import LLMScheduler
 from stretto.sched.messages import (
     Action,
     Cancel,
@@ -46,18 +44,15 @@ from stretto.sched.messages import (
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.queries.attempts import Attempts
 from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.ending import EndingSessions
 from stretto.sched.queries.one_call import OneCall
 from stretto.sched.queries.outcome import Outcome
-from stretto.sched.queries.request import StepRequest
 from stretto.sched.queries.results import Completed, Delivered, Report
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.splicing import Expand
 from stretto.sched.queries.turn_work import TurnWork
 from stretto.sched.snapshot import HeldPicture, Snapshot
 from stretto.sched.vocabulary import STANDARD, Vocabulary
-
-_MOST_GIVEN_UP = 4096
-"""Largest number of variables of ended sessions that are given up at one instant: some ms of work."""
 
 ExpandWith = Callable[[str, Mapping[str, object], tuple[str, ...]], ExecutionGraph]
 """A function from the `body` of an expand, its inputs and the query's passes to the compiled subgraph."""
@@ -72,7 +67,8 @@ class System:
 
     Attributes:
         queries: running queries and sessions, by id.
-        schedulers: the schedulers of engines, by name.
+        engines: the schedulers of engines, with checks of what is asked of them.
+        schedulers: these schedulers, by name.
     """
 
     def __init__(
@@ -94,8 +90,8 @@ class System:
         Raises:
             ConfigError: two engines have one name, or a policy, a placement or an engine is unknown.
         """
-        self._engines = EngineTier(deployments, vocabulary, space_of, tenant_weights, learned)
-        self.schedulers = self._engines.schedulers
+        self.engines = EngineTier(deployments, vocabulary, space_of, tenant_weights, learned)
+        self.schedulers = self.engines.schedulers
         self.queries: dict[str, SessionMachine | OneCall] = {}
         self._expand = expand
         self._deadlines = Deadlines()
@@ -103,9 +99,7 @@ class System:
         self._engines_of: dict[str, dict[str, None]] = {}
         self._paused: dict[str, None] = {}
         self._turn = TurnWork()
-        self._ending: dict[str, tuple[SessionMachine, StrettoError, Reply]] = {}
-        """Sessions that have ended, with their error and reply, of which variables are still given up."""
-        self._num_may_give_up = _MOST_GIVEN_UP
+        self._ending = EndingSessions()
         self._now_s = 0.0
         self._armed_s: float | None = None
         self._actions: list[Action] = []
@@ -116,10 +110,11 @@ class System:
         """
         if self._turn.is_begun:
             self._turn.renew()
-        self._num_may_give_up, self._now_s = _MOST_GIVEN_UP, now_s
+        self._ending.renew()
+        self._now_s = now_s
         for event in events:
             self._handle(event, now_s)
-        dirty = self._engines.dirty
+        dirty = self.engines.dirty
         while dirty:
             self._schedule(next(iter(dirty)), now_s)
         actions, self._actions = self._actions, []
@@ -127,7 +122,7 @@ class System:
 
     def is_idle(self) -> bool:
         """Return whether no query or session is running and no engine has work."""
-        return not self.queries and not self._ending and self._engines.is_idle()
+        return not self.queries and not self._ending and self.engines.is_idle()
 
     def open_nodes(self) -> Iterator[Node]:
         """Iterate over the nodes of all queries and sessions that have not ended."""
@@ -141,19 +136,10 @@ class System:
             tuple(scheduler.picture() for scheduler in self.schedulers.values()),
         )
 
-    def learned(self) -> dict[str, LearnedWork]:
-        """Return what was learned of programs, by engine, in this run and those before."""
-        return {name: scheduler.account.learned for name, scheduler in self.schedulers.items()}
-
     def held(self, query: str) -> list[HeldPicture]:
         """Return the requests of a query that are held for lack of room in KV memory."""
         names = self._engines_of.get(query, {})
         return [one for name in names for one in self.schedulers[name].held(query)]
-
-    def request_of(self, engine: str, task: int) -> StepRequest | None:
-        """Return the request that a running task of an LLM engine belongs to; None if the task has ended."""
-        scheduler = self.schedulers[engine]
-        return scheduler.request_of(task) if isinstance(scheduler, LLMScheduler) else None
 
     def check_invariants(self) -> None:
         """Check the state of every scheduler, and that no query waits for ever because no
@@ -161,54 +147,22 @@ class System:
 
         For tests.
         """
-        self._engines.check_invariants()
+        self.engines.check_invariants()
         for session in self.queries.values():
             session.check_invariants()
         going = {query: session for query, session in self.queries.items() if query not in self._paused}
         stuck = sorted(query for query, session in going.items() if session.is_one_shot)
-        assert not self._engines.is_idle() or not stuck or self._attempts.next_s is not None, (
+        assert not self.engines.is_idle() or not stuck or self._attempts.next_s is not None, (
             f"{stuck} wait for nothing"
         )
-
-    def check_engines(self, egraph: ExecutionGraph) -> None:
-        """Check that there is an engine of the right kind for each step of a compiled graph. Raises
-        ConfigError.
-        """
-        self._engines.check_engines(egraph)
-
-    def check_drain(
-        self,
-        engine: str,
-        instance: InstanceId,
-        *,
-        force: bool = True,
-        leaving: Collection[InstanceId] = (),
-    ) -> None:
-        """Check that an instance may be drained, that is, get no more work and then be stopped. Raises
-        ConfigError.
-
-        `force` is whether it may be the last one of its engine; instances in `leaving` are going to be
-        drained anyway, so that they do not count as others.
-        """
-        self._engines.check_drain(engine, instance, force=force, leaving=leaving)
-
-    def follows_prefixes(self, engine: str) -> bool:
-        """Return whether an engine's placement policy sends prompts where their prefixes are held."""
-        return self._engines.follows_prefixes(engine)
-
-    def placed_replicas(self) -> list[tuple[str, Replica]]:
-        """Return (name, replica) pairs of all instances that hold devices (GPUs, cores) now. A replica is the
-        declaration that an instance was started from.
-        """
-        return self._engines.placed_replicas()
 
     # --- events
 
     def _handle(self, event: Event, now_s: float) -> None:
         if isinstance(event, EngineEvent):
-            concerned = self._engines.queries_of(event)
+            concerned = self.engines.queries_of(event)
             try:
-                reports, actions = self._engines.handle(event, now_s)
+                reports, actions = self.engines.handle(event, now_s)
                 self._actions += actions
                 self._apply(reports, now_s)
             except raised() as error:
@@ -226,7 +180,7 @@ class System:
                 if query in self.queries:
                     self._end(query, None, reason or QueryCancelled("cancelled"))
             case EndProgram(program, tenant):
-                self._engines.end_program(program, tenant)
+                self.engines.end_program(program, tenant)
             case Close(query):
                 if query in self.queries:
                     self._end(query, None, None)
@@ -286,7 +240,7 @@ class System:
             self._deadlines.add(record.deadline_s, Expired(event.query))
             self._arm(record.deadline_s)
         if isinstance(event, Submit):
-            self.check_engines(event.egraph)
+            self.engines.check_engines(event.egraph)
             self._carry_on(session, session.submit(event.egraph, event.inputs), now_s)
 
     def _expand_for(self, passes: tuple[str, ...]) -> Expand | None:
@@ -296,7 +250,7 @@ class System:
 
         def expand(body: str, inputs: Mapping[str, object]) -> ExecutionGraph:
             sub = expand_with(body, inputs, passes)
-            self.check_engines(sub)
+            self.engines.check_engines(sub)
             return sub
 
         return expand
@@ -307,7 +261,7 @@ class System:
             return
         match event:
             case Extend(_, egraph, bind, values):
-                self.check_engines(egraph)
+                self.engines.check_engines(egraph)
                 outcome = session.extend(egraph, bind, values)
             case Provide(_, name, value):
                 outcome = session.provide(name, value)
@@ -364,11 +318,11 @@ class System:
         for node in outcome.withdrawn:
             elsewhere = self._attempts.drop(query, node.id)
             for engine in dict.fromkeys(filter(None, (node.engine, *elsewhere))):
-                self._actions += self._engines.withdraw(engine, query, node.id, now_s)
+                self._actions += self.engines.withdraw(engine, query, node.id, now_s)
         for request in outcome.work:
             assert request.node.engine is not None
             engines[request.node.engine] = None  # first, as what an order raises at waits there too
-            self._engines.add(request, now_s)
+            self.engines.add(request, now_s)
             if request.node.is_watched:
                 self._attempts.sent(request, now_s)
                 self._arm_attempts()
@@ -392,7 +346,7 @@ class System:
             if node.engine in self._engines_of[query]:
                 asked.setdefault(node.engine, {})[node.id] = demand
         for engine, of_nodes in asked.items():
-            self._engines.ask(engine, query, of_nodes)
+            self.engines.ask(engine, query, of_nodes)
 
     def usage(self, query: str) -> Usage:
         """Return the tokens of a query's LLM requests that have ended so far; of none if there is no such
@@ -407,33 +361,23 @@ class System:
         self._attempts.end_query(query)
         for engine in self._engines_of.pop(query):
             try:
-                self._actions += self._engines.end_query(engine, query)
+                self._actions += self.engines.end_query(engine, query)
             except raised() as bug:
                 self._recover(engine, bug)
-                self._actions += self._engines.end_query(engine, query)
+                self._actions += self.engines.end_query(engine, query)
         usage = session.usage or Usage()
         if isinstance(session, SessionMachine) and not session.is_one_shot:
             ended = error or QueryCancelled("the session was closed")
             reply = Reply(query, {} if error is None else None, error, usage, session.endings)
-            self._ending[query] = session, ended, reply
+            self._ending.add(query, session, ended, reply)
             self._give_up_variables()
         else:
             self._actions.append(Reply(query, outputs, error, usage, session.endings))
 
     def _give_up_variables(self) -> None:
-        """Let variables of sessions that have ended fail, as many as may at this instant; reply to those that
-        have none left.
-        """
-        for query, (session, error, reply) in list(self._ending.items()):
-            asked = self._num_may_give_up
-            failed, number = session.close_some(error, asked)
-            self._num_may_give_up -= number
-            self._actions += [Settled(query, name, failure) for name, failure in failed]
-            if number == asked:
-                self._arm(self._now_s)
-                return
-            del self._ending[query]
-            self._actions.append(reply)
+        self._actions += self._ending.give_up()
+        if self._ending:
+            self._arm(self._now_s)
 
     # --- engines and time
 
@@ -441,7 +385,7 @@ class System:
         """Let an engine start work, and remove its mark (dirty). A bug there ends all queries that have work
         at that engine.
         """
-        del self._engines.dirty[name]
+        del self.engines.dirty[name]
         scheduler = self.schedulers[name]
         instances, queue = scheduler.instances, scheduler.queue
         try:
@@ -495,7 +439,7 @@ class System:
                 reports, actions = scheduler.expire(now_s)
                 self._actions += actions
                 self._apply(reports, now_s)
-            self._engines.mark_dirty(name)
+            self.engines.dirty[name] = None
             if (expiry_s := scheduler.next_expiry_s()) is not None:
                 self._arm(expiry_s)
         if (next_s := self._deadlines.next_s) is not None:
@@ -520,14 +464,14 @@ class System:
         due = self._attempts.take(now_s)
         for (engine, query, node), items in due.withdrawn.items():
             with self._bugs_recover(engine):
-                self._actions += self._engines.withdraw(engine, query, node, now_s, items)
+                self._actions += self.engines.withdraw(engine, query, node, now_s, items)
         for request in due.requests:
             session = self.queries.get(request.query)
             if isinstance(session, SessionMachine) and request.node.id in session.graph.nodes:
                 assert request.node.engine is not None
                 self._engines_of[request.query][request.node.engine] = None
                 with self._bugs_end([request.query]):
-                    self._engines.add(request, now_s)
+                    self.engines.add(request, now_s)
         self._apply(due.reports, now_s)
 
     def _arm_attempts(self) -> None:

@@ -22,11 +22,15 @@ from stretto.operate.engine_gauges import engine_gauges, engine_view
 from stretto.operate.live import BatchPicture, FleetView
 from stretto.operate.watch import Watch
 from stretto.router.gauges import fleet_view, gauges, settings_json
+from stretto.router.worker_pages import OLD_WORKERS, WORKER_ROUTES, WORKERS, WorkerPages, check_admin
 from stretto.runtime.runtime import Runtime
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.request import ServiceRequest
 from stretto.wire.metrics import CONTENT_TYPE, render
+
+_MAX_BODY_BYTES = 1_000_000
+"""Largest body of the settings of a worker."""
 
 
 class AdminRoutes:
@@ -62,6 +66,11 @@ class AdminRoutes:
             Route("GET", "/metrics", metrics, is_open=True),
             *(Route("GET", path, self._for_admin(one), is_open=True) for path, one in pages.items()),
         ]
+        for path in () if pool is None else (WORKERS, OLD_WORKERS):
+            self.routes += [
+                Route(method, path + rest, self._answer_workers, is_open=True, max_body_bytes=_MAX_BODY_BYTES)
+                for method, rest in WORKER_ROUTES
+            ]
 
     def _for_admin(self, handler: Handler[ServiceRequest]) -> Handler[ServiceRequest]:
         """Return a handler that refuses all others than the admin."""
@@ -72,6 +81,16 @@ class AdminRoutes:
             await handler(request)
 
         return handle
+
+    async def _answer_workers(self, request: ServiceRequest) -> None:
+        """Answer the admin about workers, or change them."""
+        pool = self._pool
+        assert pool is not None, "the route is that of workers"
+        check_admin(self._key, request.path, request.headers, is_local=request.is_local)
+        pages = WorkerPages(pool.front, pool.changes)
+        found = pages.answer(request.method, request.path, await request.body())
+        status, headers, body = await asyncio.to_thread(found) if callable(found) else found
+        await request.answer(body, status, headers[0][1])
 
     def _view(self) -> FleetView:
         """Return the instances of engines and the workers, and who waits."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import TypeAlias, get_args
 
-from stretto.http.refusals import Refused, over_limit
+from stretto.http.refusals import Refused
 from stretto.model.errors import DeadlineExceeded, StrettoError
 from stretto.model.tasks import Criteria, Objective, Usage
 from stretto.programs.connection import Planned, plan_all
 from stretto.programs.fragment import WaitingCall, Work
-from stretto.programs.ledger import Ledger
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.sched.queries.demand import asked_by
@@ -21,11 +20,11 @@ from stretto.service.bodies import MAX_DECODED_BYTES, SHORT_BYTES, in_thread
 from stretto.service.calls import Works
 from stretto.service.graph_page import Line, graph_lines
 from stretto.service.places import LastInstances
-from stretto.service.refusals import conflict, not_found, not_yet
+from stretto.service.refusals import not_yet
 from stretto.service.schema import CallBody, SubmitBody
+from stretto.service.session_books import SessionBooks
 from stretto.service.sizes import has_many_items
 from stretto.service.submitted import (
-    ReadValue,
     Submitted,
     calls_of,
     have_few_items,
@@ -41,7 +40,6 @@ from stretto.service.turns import Turn
 Outputs: TypeAlias = dict[str, str]
 """The variables of a call's outputs, by the names of the outputs."""
 
-_LATER_S = 1.0
 _MAX_SHOWN = 1000
 """Number of the last outputs of a session whose calls its graph shows."""
 
@@ -55,13 +53,9 @@ class ServiceSession:
     """
 
     __slots__ = (
-        "_bytes_of",
+        "_books",
         "_calls",
         "_changing",
-        "_depths",
-        "_ledger",
-        "_num_bytes",
-        "_num_names",
         "_objective",
         "_runtime",
         "_session",
@@ -88,19 +82,15 @@ class ServiceSession:
         self._runtime = runtime
         self._session = session
         self._objective = objective
-        self._ledger = Ledger()
-        self._depths: dict[str, int] = {}
-        self._bytes_of: dict[str, int] = {}
+        self._books = SessionBooks(tenant)
         self._calls: dict[str, WaitingCall] = {}
-        self._num_bytes = 0
-        self._num_names = 0
         self._wishes: Counter[tuple[str, Criteria | None]] = Counter()
         self._changing = asyncio.Lock()
 
     @property
     def num_variables(self) -> int:
         """Number of variables that requests have named and not given up."""
-        return len(self._depths)
+        return len(self._books)
 
     @property
     def usage(self) -> Usage:
@@ -145,10 +135,10 @@ class ServiceSession:
             is_long = num_bytes > SHORT_BYTES and (num_bytes > MAX_DECODED_BYTES or has_many_items([value]))
             read = await in_thread(is_long, lambda: read_value(value, f"the variable {name!r:.80}"))
             self._check_open()
-            self._check_limits({name: read}, (), (name,))
-            with self._ledger.all_or_none():
-                self._note({name: read}, (), {})
-            self._add_values({name: read})
+            self._books.check_limits({name: read}, (name,))
+            with self._books.ledger.all_or_none():
+                self._books.note({name: read}, (), {})
+            self._books.add_values({name: read})
             self._session.provide(name, read.value)
 
     async def drop(self, name: str) -> None:
@@ -158,7 +148,7 @@ class ServiceSession:
             Refused: there is no such variable.
         """
         async with self._changing:
-            self._check_known(name)
+            self._books.check_known(name)
             self._check_open()
             self._drop(name)
 
@@ -168,7 +158,7 @@ class ServiceSession:
         Raises:
             Refused: there is no such variable.
         """
-        self._check_known(name)
+        self._books.check_known(name)
         return self._session.is_settled(name)
 
     async def get(
@@ -201,7 +191,7 @@ class ServiceSession:
             Refused: there is no such variable, or nothing of it has come within `max_wait_s` seconds.
             StrettoError: what it has failed with.
         """
-        self._check_known(name)
+        self._books.check_known(name)
         with self._reading(name, criteria):
             async with aclosing(self._session.stream(name, criteria)) as pieces:  # type: ignore[type-var]
                 try:
@@ -258,14 +248,14 @@ class ServiceSession:
                 "over_limit",
                 f"there are {len(bodies)} calls; at most {self.tenant.limits.width} go together",
             )
-        calls = read_calls(bodies, works, self.tenant, self._new_name, known)
+        calls = read_calls(bodies, works, self.tenant, self._books.new_name, known)
         named = {*values, *body.wanted}
         for call in calls:
             named.update(call.outputs.values(), call.reads)
         for name in body.dropped:
             if name not in named:
-                self._check_known(name)
-        self._check_limits(values, calls, named)
+                self._books.check_known(name)
+        self._books.check_limits(values, named)
         planned: list[Planned] | StrettoError = []
         if calls:
             try:
@@ -273,7 +263,7 @@ class ServiceSession:
                     self._runtime,
                     self._session,
                     calls,
-                    lambda name: name in values or self._ledger.is_set(name),
+                    lambda name: name in values or self._books.ledger.is_set(name),
                 )
             except StrettoError as error:  # raised later, when nothing else is refused
                 planned = error
@@ -283,23 +273,23 @@ class ServiceSession:
         """Add what a request asks for to the books and to the session, or nothing. Raises StrettoError."""
         turn = Turn()
         depths: dict[str, int] = {}
-        with self._ledger.all_or_none():
-            await in_thread(is_long, lambda: self._note(asked.values, asked.calls, depths))
+        with self._books.ledger.all_or_none():
+            await in_thread(is_long, lambda: self._books.note(asked.values, asked.calls, depths))
             if isinstance(asked.planned, StrettoError):
                 raise asked.planned
             for place, planned in enumerate(asked.planned):
                 if place:
                     await turn.pause()
                 planned.add_to(self._session)
-        self._depths.update(depths)
+        self._books.add_depths(depths)
         for call in asked.calls[-_MAX_SHOWN:]:
             self._calls.update(dict.fromkeys(call.outputs.values(), call.without_values()))
         while len(self._calls) > _MAX_SHOWN:
             del self._calls[next(iter(self._calls))]
-        self._add_values(asked.values)
+        self._books.add_values(asked.values)
         self.tenant.spend_tokens(asked.num_tokens)
         for name, criteria in body.wanted.items():
-            self._depths.setdefault(name, 0)
+            self._books.add([name])
             self._session.want(name, criteria)
             self._wishes[name, criteria] += 1
             await turn.pause()
@@ -313,82 +303,18 @@ class ServiceSession:
     def _may_close_circle(self, bodies: Sequence[CallBody]) -> bool:
         """Return whether a call produces what others wait for: then what it is made of has to be searched."""
         return any(
-            isinstance(place.semantic_var_id, str) and self._ledger.is_awaited(place.semantic_var_id)
+            isinstance(place.semantic_var_id, str) and self._books.ledger.is_awaited(place.semantic_var_id)
             for body in bodies
             for place in body.placeholders
             if place.in_out
         )
 
     def _drop(self, name: str) -> None:
-        del self._depths[name]
-        self._num_bytes -= self._bytes_of.pop(name, 0)
+        self._books.forget(name)
         self._calls.pop(name, None)
         for criteria in (None, *get_args(Criteria)):
             self._wishes.pop((name, criteria), None)
-        self._ledger.forget([name])
         self._session.drop(name)
-
-    def _new_name(self, stem: str) -> str:
-        """Return an id for a variable that has none yet."""
-        while True:
-            self._num_names += 1
-            name = f"{stem}.{self._num_names}"
-            if name not in self._depths:
-                return name
-
-    def _check_limits(
-        self, values: Mapping[str, ReadValue], calls: Sequence[WaitingCall], named: Collection[str]
-    ) -> None:
-        limits = self.tenant.limits
-        num_new = sum(name not in self._depths for name in named)
-        if self.num_variables + num_new > limits.variables:
-            raise over_limit(f"a session has at most {limits.variables} variables; give some up", _LATER_S)
-        if self._num_bytes + sum(read.num_bytes for read in values.values()) > limits.bytes:
-            raise over_limit(f"values of a session have at most {limits.bytes} bytes; give some up", _LATER_S)
-
-    def _note(self, values: Collection[str], calls: Sequence[WaitingCall], depths: dict[str, int]) -> None:
-        """Note values and calls in the ledger, and in `depths` how deep the variables of the calls are.
-
-        Raises:
-            UserError: a variable has a value already, calls wait for each other, or too many do.
-        """
-        for name in values:
-            self._check_free(name)
-            self._ledger.note_set(name)
-        made: set[str] = set()
-        for call in calls:
-            for name in call.outputs.values():
-                self._check_free(name, made)
-            made.update(call.outputs.values())
-        self._ledger.note_calls(calls)
-        for call in calls:
-            self._note_depth(call, depths)
-
-    def _add_values(self, values: Mapping[str, ReadValue]) -> None:
-        for name, read in values.items():
-            self._depths.setdefault(name, 0)
-            self._bytes_of[name] = read.num_bytes
-            self._num_bytes += read.num_bytes
-
-    def _note_depth(self, call: WaitingCall, depths: dict[str, int]) -> None:
-        deepest = 0
-        for name in call.reads:
-            if name not in depths:
-                depths[name] = self._depths.get(name, 0)
-            deepest = max(deepest, depths[name])
-        if deepest >= self.tenant.limits.depth:
-            raise Refused(
-                422, "over_limit", f"at most {self.tenant.limits.depth} calls may depend on each other"
-            )
-        depths.update(dict.fromkeys(call.outputs.values(), deepest + 1))
-
-    def _check_free(self, name: str, made: Collection[str] = ()) -> None:
-        if self._ledger.knows(name) or name in made:
-            raise conflict(f"the variable {name!r} has a value, or a call produces it, already")
-
-    def _check_known(self, name: str) -> None:
-        if name not in self._depths:
-            raise not_found(f"variable {name!r} in this session")
 
     def _check_open(self) -> None:
         if self._session.is_closed():

@@ -23,13 +23,10 @@ from typing import TypeAlias
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInstance
-from stretto.cluster.prompt_keys import PromptSpace
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
-from stretto.engines.contract import BatchEngine
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment, Engine, Replica
-from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable, StrettoError
-from stretto.model.foreign import described
+from stretto.model.errors import ConfigError, EngineUnavailable
 from stretto.model.tasks import Done, Failed, LLMTask, Objective
 from stretto.sched.messages import (
     Action,
@@ -42,7 +39,6 @@ from stretto.sched.messages import (
     Drain,
     Emit,
     Event,
-    InstanceLost,
     InstanceReady,
     InstanceStopped,
     InstanceSuspected,
@@ -62,15 +58,13 @@ from stretto.sched.observer import Observer, Observers, StepsDone
 from stretto.sched.system import ExpandWith, System
 from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.faults import FaultPlan, FaultyReports, LostMessages
-from stretto.sim.llm_instance import LLMInstance, SimulatedModel
+from stretto.sim.instances import InstanceKey, ModelOf, SimulatedInstances, failed_task
+from stretto.sim.llm_instance import LLMInstance
 from stretto.sim.outages import Outages
-from stretto.sim.profiled_llm import ProfiledLLM
 from stretto.sim.virtual_time import VirtualTime
 from stretto.trace.recorder import Recorder
 
 BatchCost: TypeAlias = Callable[[StartBatch], float]
-ModelOf: TypeAlias = SimulatedModel | Callable[[Replica], SimulatedModel]
-_Key: TypeAlias = tuple[str, int]
 
 _NO_EVENTS: Sequence[Event] = ()
 
@@ -122,7 +116,10 @@ class VirtualDriver(VirtualTime):
         super().__init__()
         given = tuple(deployments)
         self.engines: dict[str, Engine] = {deployment.engine.name: deployment.engine for deployment in given}
-        self.system = System(given, expand, vocabulary, self._space_of, learned=learned)
+        self.instances = SimulatedInstances(
+            self.engines.values(), self, models or {}, seed=seed, jitter=jitter
+        )
+        self.system = System(given, expand, vocabulary, self.instances.space_of, learned=learned)
         self.recorder = Recorder(max_spans=None)
         self.observers = Observers([self.recorder, *observers] if keeps else observers)
         self.replies: dict[str, Reply] = {}
@@ -130,7 +127,6 @@ class VirtualDriver(VirtualTime):
         self.settled: dict[tuple[str, str], object] = {}
         self.actions: list[tuple[float, Action]] = []
         self.num_events = 0
-        self._models = models or {}
         self._batch_costs = batch_costs or {}
         self._faults = faults or FaultPlan()
         self._is_faulty = self._faults != FaultPlan()
@@ -139,21 +135,13 @@ class VirtualDriver(VirtualTime):
         self._keeps = keeps
         self._on_reply = on_reply
         self._on_settled = on_settled
-        self._seed = seed
         self._random = random.Random(seed)
         self._jitter = jitter
         self._check = check
         self._num_wakes = 0
-        self._num_started = 0
-        self._replicas: dict[_Key, Replica] = {}
-        self._slots: dict[str, list[int | None]] = {name: [] for name in self.engines}
-        self._slot_of: dict[_Key, int] = {}
-        self._back_s: dict[_Key, float] = {}
-        self._batch_engines: dict[str, BatchEngine] = {}
-        self._llms: dict[_Key, ProfiledLLM | LLMInstance] = {}
-        self._refusing: set[_Key] = set()
-        self._batches: dict[_Key, int] = {}
-        self._outages = Outages(self._faults, self)
+        self._back_s: dict[InstanceKey, float] = {}
+        self._refusing: set[InstanceKey] = set()
+        self._outages = Outages(self._faults, self, self.instances)
         self._start_all(given)
         for death in self._faults.deaths:
             self.lose(death.engine, death.instance, death.at_s, back_s=death.back_s)
@@ -204,7 +192,7 @@ class VirtualDriver(VirtualTime):
         Each instance has a slot, numbered from 0 in the order of the replicas; a new instance takes the first
         free one.
         """
-        self.at(at_s, lambda: [Drain(engine, i, how) for i in self._in_slot(engine, slot)])
+        self.at(at_s, lambda: [Drain(engine, i, how) for i in self.instances.in_slot(engine, slot)])
 
     def lose(self, engine: str, slot: int, at_s: float, back_s: float | None = None) -> None:
         """Plan that the instance in slot number `slot` dies at `at_s`.
@@ -215,19 +203,24 @@ class VirtualDriver(VirtualTime):
         Raises:
             ConfigError: there is no such slot.
         """
-        if engine not in self._slots or not 0 <= slot < len(self._slots[engine]):
+        if not 0 <= slot < self.instances.num_slots(engine):
             raise ConfigError(f"there is no instance {slot} of an engine {engine!r}")
 
         def die() -> Sequence[Event]:
             if back_s is not None:
                 self._back_s[engine, slot] = back_s
-            return [self._die((engine, instance)) for instance in self._in_slot(engine, slot)]
+            lost = self.instances.in_slot(engine, slot)
+            return [self.instances.die((engine, instance)) for instance in lost]
 
         self.at(at_s, die)
 
     def break_down(self, engine: str, instance: int) -> None:
         """Make an instance die at the present time, as it does when its engine raises an exception."""
-        self.at(self.now_s, lambda: [self._die(key) for key in [(engine, instance)] if key in self._replicas])
+        key = engine, instance
+        self.at(
+            self.now_s,
+            lambda: [self.instances.die(key)] if key in self.instances.replicas else _NO_EVENTS,
+        )
 
     def run(self) -> dict[str, Reply]:
         """Run the simulation until nothing more will happen; return the reply (outputs or error) of every
@@ -279,11 +272,11 @@ class VirtualDriver(VirtualTime):
         """Return the factor by which faults slow an instance down at time `at_s`; 1 without faults."""
         if not self._is_faulty:
             return 1.0
-        return self._faults.slowness(engine, self._slot_of[engine, instance], at_s)
+        return self._faults.slowness(engine, self.instances.slots[engine, instance], at_s)
 
     def may_be_slow(self, engine: str, instance: int) -> bool:
         """Return whether the run's faults ever slow this instance down."""
-        slot = engine, self._slot_of[engine, instance]
+        slot = engine, self.instances.slots[engine, instance]
         return any((slow.engine, slow.instance) == slot for slow in self._faults.slow)
 
     def on_steps(self, steps: StepsDone) -> None:
@@ -299,37 +292,13 @@ class VirtualDriver(VirtualTime):
         report = KVReport(engine, instance, tuple(events))
 
         def arrive() -> Sequence[Event]:
-            if (engine, instance) not in self._replicas:
+            if (engine, instance) not in self.instances.replicas:
                 return _NO_EVENTS
             self.observers.on_kv(engine, instance, report.events, self.now_s)
             return (report,)
 
         for _ in range(self._reports.num_copies(engine)):
             self.at(self.now_s + self._faults.kv_delay_s, arrive)
-
-    def slot_of(self, key: tuple[str, int]) -> int | None:
-        """Return the slot of the instance `key` (engine and number); None if it is gone."""
-        return self._slot_of[key] if key in self._replicas else None
-
-    def break_off(
-        self, engine: str, slot: int
-    ) -> list[tuple[tuple[str, int], int, Callable[[EngineFailure], Event]]]:
-        """Stop the work of the instance in a slot: return its key, and for each task or batch its number and
-        a function that makes the report of its failure.
-        """
-        broken: list[tuple[_Key, int, Callable[[EngineFailure], Event]]] = []
-        for key in [(engine, instance) for instance in self._in_slot(engine, slot)]:
-            if (batch := self._batches.pop(key, None)) is not None:
-                broken.append((key, batch, partial(BatchFailed, *key, batch)))
-            if (llm := self._llms.get(key)) is not None:
-                for task, _ in llm.suspend():
-                    llm.cancel(task)
-                    broken.append((key, task, partial(_failed_task, key, task)))
-        return broken
-
-    def llm_instances(self) -> Iterator[LLMInstance]:
-        """Return the LLM instances that exist now, of those engines that are simulated step by step."""
-        return (llm for llm in self._llms.values() if isinstance(llm, LLMInstance))
 
     def _post(self, at_s: float, event: Event) -> None:
         self.at(at_s, lambda: (event,))
@@ -339,87 +308,29 @@ class VirtualDriver(VirtualTime):
         added = [AddInstance(d.engine.name, replica) for d in deployments for replica in d.replicas]
         for action in self._actions_of(added):
             if isinstance(action, StartInstance):
-                self._start(action)
+                self.instances.start(action)
             else:
                 self._carry_out(action)
-        for action in self._actions_of([InstanceReady(*key) for key in self._replicas]):
+        for action in self._actions_of([InstanceReady(*key) for key in self.instances.replicas]):
             self._carry_out(action)
 
     def _start_later(self, action: StartInstance) -> None:
         """Start an instance that is ready when its model is loaded."""
-        ready_s = self.now_s + self._loading_s(action.engine, action.replica)
-        slot = self._start(action)
+        ready_s = self.now_s + self.instances.loading_s(action.engine, action.replica)
+        slot = self.instances.start(action)
         ready_s = max(ready_s, self._back_s.pop((action.engine, slot), 0.0))
         key = action.engine, action.instance
-        self.at(ready_s, lambda: (InstanceReady(*key),) if key in self._replicas else _NO_EVENTS)
-
-    def _start(self, action: StartInstance) -> int:
-        """Start an instance in the first free slot; return the slot."""
-        engine, key = self.engines[action.engine], (action.engine, action.instance)
-        slots = self._slots[action.engine]
-        slot = slots.index(None) if None in slots else len(slots)
-        slots[slot : slot + 1] = [action.instance]
-        self._slot_of[key] = slot
-        self._replicas[key] = replica = action.replica
-        self._num_started += 1
-        if not engine.is_llm:
-            if engine.name not in self._batch_engines:
-                self._batch_engines[engine.name] = replica.executable(replica.config)
-        elif (model := self._model(engine.name, replica)) is None:
-            self._llms[key] = ProfiledLLM(engine, replica, action.instance, self)
-        else:
-            self._llms[key] = LLMInstance(
-                engine,
-                action.instance,
-                self,
-                model,
-                rank=self._num_started,
-                jitter=self._jitter,
-                seed=f"{self._seed}/{self._num_started}",
-            )
-        return slot
-
-    def _model(self, engine: str, replica: Replica) -> SimulatedModel | None:
-        model = self._models.get(engine)
-        return model(replica) if callable(model) else model
-
-    def _loading_s(self, engine: str, replica: Replica) -> float:
-        """Return the predicted seconds of a start: the replica's own, else those of its model."""
-        if replica.loading_s is not None:
-            return replica.loading_s
-        model = self._model(engine, replica)
-        return 0.0 if model is None else model.loading_s
-
-    def _space_of(self, engine: str, replica: Replica) -> PromptSpace | None:
-        model = self._model(engine, replica)
-        return None if model is None else model.space
-
-    def _in_slot(self, engine: str, slot: int) -> list[int]:
-        slots = self._slots[engine]
-        instance = slots[slot] if slot < len(slots) else None
-        return [] if instance is None else [instance]
-
-    def _die(self, key: _Key) -> InstanceLost:
-        self._remove(key)
-        return InstanceLost(*key, EngineUnavailable(f"{key[0]}/{key[1]} died"))
-
-    def _remove(self, key: _Key) -> None:
-        """Remove an instance; messages that it still had to send are dropped."""
-        del self._replicas[key]
-        self._batches.pop(key, None)
-        self._slots[key[0]][self._slot_of[key]] = None
-        if (llm := self._llms.pop(key, None)) is not None:
-            llm.kill()
+        self.at(ready_s, lambda: (InstanceReady(*key),) if key in self.instances.replicas else _NO_EVENTS)
 
     def _stop(self, action: StopInstance) -> None:
         key = action.engine, action.instance
-        if key not in self._replicas:
+        if key not in self.instances.replicas:
             return
-        llm = self._llms.get(key)
+        llm = self.instances.llms.get(key)
         suspended: list[Event] = []
         if action.how == "suspend" and llm is not None:
             suspended = [Suspended(*key, task, tokens) for task, tokens in llm.suspend()]
-        self._remove(key)
+        self.instances.remove(key)
         if action.how != "kill":
             self.at(self.now_s, lambda: (*suspended, InstanceStopped(*key)))
 
@@ -430,23 +341,20 @@ class VirtualDriver(VirtualTime):
             case Admit():
                 self._admit((action.engine, action.instance), action.task, action.rank)
             case Reprioritise(engine, instance, task_id, rank):
-                if (engine, instance) in self._llms:  # it may have been stopped at this instant
-                    self._llms[engine, instance].reprioritise(task_id, rank)
+                if (engine, instance) in self.instances.llms:  # it may have been stopped at this instant
+                    self.instances.llms[engine, instance].reprioritise(task_id, rank)
             case CancelTask(engine, instance, task_id):
                 self._outages.forget((engine, instance), task_id)
-                if (engine, instance) in self._llms:
-                    self._llms[engine, instance].cancel(task_id)
+                if (engine, instance) in self.instances.llms:
+                    self.instances.llms[engine, instance].cancel(task_id)
             case StartInstance():
                 self._start_later(action)
             case StopInstance():
                 self._stop(action)
-            case Release(engine, instance, query):
-                if (engine, instance) in self._llms:
-                    self._llms[engine, instance].release(query)
-                elif not self.engines[engine].is_llm:
-                    self._batch_engines[engine].release(query)
+            case Release():
+                self.instances.release(action)
             case Retain(engine, instance, reuse):
-                if isinstance(llm := self._llms.get((engine, instance)), LLMInstance):
+                if isinstance(llm := self.instances.llms.get((engine, instance)), LLMInstance):
                     llm.retain(reuse)
             case WakeAt(time_s):
                 self._wake_at(time_s)
@@ -462,28 +370,28 @@ class VirtualDriver(VirtualTime):
                 self.replies[action.query] = action
                 self._on_reply(action)
 
-    def _admit(self, key: _Key, task: LLMTask, rank: tuple[float, ...]) -> None:
+    def _admit(self, key: InstanceKey, task: LLMTask, rank: tuple[float, ...]) -> None:
         """Hand a task to an LLM instance, or let the instance refuse it if the faults say so.
 
         The first refusal announces the end of the period, when the instance says that it is ready again.
         """
-        report = partial(_failed_task, key, task.id)
+        report = partial(failed_task, key, task.id)
         if self._outages.refuses(key, task.id, report, others_serve=task.others_serve):
             return
-        answers_s = self._faults.refuses_until_s(key[0], self._slot_of[key], self.now_s)
+        answers_s = self._faults.refuses_until_s(key[0], self.instances.slots[key], self.now_s)
         if answers_s <= self.now_s:
-            self._llms[key].admit(task, rank)
+            self.instances.llms[key].admit(task, rank)
             return
         error = EngineUnavailable(f"{key[0]}/{key[1]} refuses tasks")
         refused = InstanceSuspected(*key, error.message), LLMReport(*key, Failed(task.id, error))
-        self.at(self.now_s, lambda: refused if key in self._replicas else _NO_EVENTS)
+        self.at(self.now_s, lambda: refused if key in self.instances.replicas else _NO_EVENTS)
         if key not in self._refusing:
             self._refusing.add(key)
             self.at(answers_s, lambda: self._answer_again(key))
 
-    def _answer_again(self, key: _Key) -> Sequence[Event]:
+    def _answer_again(self, key: InstanceKey) -> Sequence[Event]:
         self._refusing.discard(key)
-        return (InstanceReady(*key),) if key in self._replicas else _NO_EVENTS
+        return (InstanceReady(*key),) if key in self.instances.replicas else _NO_EVENTS
 
     def _wake_at(self, time_s: float) -> None:
         """Set the one alarm, in place of the earlier one: the schedulers set it again when they wake."""
@@ -494,36 +402,21 @@ class VirtualDriver(VirtualTime):
 
     def _start_batch(self, action: StartBatch) -> None:
         """Compute the batch now; its answer arrives later, unless the instance dies first."""
-        engine, key = self.engines[action.engine], (action.engine, action.instance)
+        key = action.engine, action.instance
         report = partial(BatchFailed, *key, action.batch)
         others_serve = any(task.others_serve for task in action.tasks)
         if self._outages.refuses(key, action.batch, report, others_serve=others_serve):
             return
-        self._batches[key] = action.batch
-        answer: Event
-        try:
-            results = self._batch_engines[engine.name].run(action.tasks)
-            answer = BatchDone(*key, action.batch, results)
-        except StrettoError as error:
-            answer = BatchFailed(*key, action.batch, error)
-        except Exception as error:
-            answer = BatchFailed(*key, action.batch, EngineFailure(described(error)))
-        cost = self._batch_costs.get(engine.name)
-        profile = self._replicas[key].profile
+        answer = self.instances.run_batch(action)
+        cost = self._batch_costs.get(action.engine)
+        profile = self.instances.replicas[key].profile
         seconds = profile.batch_s(action.num_units, action.num_tokens) if cost is None else cost(action)
         self._run_for(
             key,
             self.now_s,
             self.duration_s(seconds),
-            lambda: (answer,) if self._ends_batch(key, action.batch) else _NO_EVENTS,
+            lambda: (answer,) if self.instances.end_batch(key, action.batch) else _NO_EVENTS,
         )
-
-    def _ends_batch(self, key: _Key, batch: int) -> bool:
-        """Return whether an instance still runs a batch, which ends now."""
-        if self._batches.get(key) != batch or key not in self._replicas:
-            return False
-        del self._batches[key]
-        return True
 
     def _run_for(
         self, key: tuple[str, int], start_s: float, seconds: float, end: Callable[[], Sequence[Event]]
@@ -533,10 +426,6 @@ class VirtualDriver(VirtualTime):
         `seconds` is its duration on an instance that is not slow.
         """
         self.at(start_s + seconds * self.slowness(*key, start_s), end)
-
-
-def _failed_task(key: _Key, task: int, error: EngineFailure) -> LLMReport:
-    return LLMReport(*key, Failed(task, error))
 
 
 @contextlib.contextmanager

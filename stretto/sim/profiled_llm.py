@@ -8,7 +8,7 @@ delivered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,29 +19,14 @@ from stretto.model.deployment import Engine, Replica
 from stretto.model.tasks import LLMEvent, LLMTask, Piece, Started
 from stretto.model.values import Prompt, num_common_segments
 from stretto.sched.messages import Event, LLMReport
+from stretto.sim.simulated_model import Surroundings
 
 
-class Timeline(Protocol):
-    """The interface of the simulator to a simulated LLM instance: the clock, durations with jitter and
-    faults, and the way to report the instance's own death.
-    """
-
-    now_s: float
-
-    def at(self, at_s: float, happen: Callable[[], Sequence[Event]]) -> None:
-        """Plan to call `happen` at the time `at_s`. The events that it returns go to the schedulers."""
-        ...
+class Timeline(Surroundings, Protocol):
+    """The interface of the simulator to an instance that takes its times from a profile."""
 
     def duration_s(self, seconds: float) -> float:
         """Return a predicted duration, multiplied by a random factor (jitter)."""
-        ...
-
-    def slowness(self, engine: str, instance: int, at_s: float) -> float:
-        """Return the factor by which faults slow an instance down at time `at_s`; 1 without faults."""
-        ...
-
-    def break_down(self, engine: str, instance: int) -> None:
-        """Make an instance die at the present time, as it does when its engine raises an exception."""
         ...
 
 

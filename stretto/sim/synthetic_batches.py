@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from stretto.engines.contract import BatchEngine
 from stretto.model.errors import BadReply
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Document, Hit, as_text
@@ -30,7 +31,7 @@ class SyntheticConfig:
     chunk_chars: Callable[[str, Document], Sequence[int]] | None = None
 
 
-class SyntheticBatch:
+class SyntheticBatch(BatchEngine):
     """A batch engine for simulations, which answers every batch op
     with made-up results of the right shape, at almost no cost.
     """
@@ -46,9 +47,6 @@ class SyntheticBatch:
     def release(self, query: str) -> None:
         """Drop the chunks that `query` has stored in a collection of its own."""
         self._collections.pop(query, None)
-
-    def close(self) -> None:
-        """Do nothing: this engine holds nothing that has to be freed."""
 
     def _answer(self, task: Task) -> object:
         if task.num_items is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import CommandLine
+from support.pages import CLONE
 
 from stretto.cli.parsing import configuration, template
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
@@ -88,6 +89,29 @@ def test_explain_shows_what_the_user_chose_for_a_component(stretto: CommandLine)
     assert "  indexing.retries=0\n" in listed
     refused = stretto.refuses("explain", "--app", "naive", "--set=synthesis.hints=splittable")
     assert "synthesis: the hint 'splittable' needs a decode of a list" in refused
+
+
+def test_explain_shows_an_app_of_a_file_with_its_own_ops_passes_and_engines(
+    stretto: CommandLine, tmp_path: Path
+) -> None:
+    app = f"{CLONE / 'examples' / 'own_parts.py'}:app"
+    file, page = tmp_path / "engines.toml", tmp_path / "graph.html"
+    file.write_text(
+        '[[engine]]\nname = "dictionary"\n[[replica]]\nengine = "dictionary"\nexecutable = "transforms"\n'
+        "profile = { base_s = 0.001, per_unit_s = 0.002, max_efficient_batch = 8 }\n"
+    )
+    whole = stretto("explain", "--app", app, "--whole", "--unroll", "--html", page).out
+    assert "%translated = translate(each~1 %texts) : list[text] @dictionary" in whole
+    assert "the profile of dictionary is unknown" in whole
+    assert "translated" in page.read_text("utf-8")
+    described = stretto("explain", "--app", app, "--engines", file, "--passes", "split_stages").out
+    assert "texts (8 at a time)" in described
+    assert stretto("explain", "--app", app, "--settings").out.startswith("translation: ")
+    assert "no app uses an engine 'dictionary'" in stretto.refuses("explain", "--engines", file)
+    assert "no file" in stretto.refuses("explain", "--app", f"{tmp_path}/none.py:app")
+    refused = stretto.refuses("profile", "dictionary", "--engines", file)
+    assert "there is no workload that profiles an engine called 'dictionary'" in refused
+    assert "vectors, reranking, llm, dictionary" in stretto.refuses("profile", "x", "--engines", file)
 
 
 def test_explain_without_passes_changes_nothing(stretto: CommandLine) -> None:

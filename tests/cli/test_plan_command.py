@@ -42,6 +42,7 @@ def test_plan_shows_a_table_a_chart_and_the_prediction(
     assert "GPU 7 |" in ended.out
     assert "from 2 draws" in ended.out
     assert "lower bound" in ended.out
+    assert "tokens of prompts are estimated" in ended.out
 
 
 def test_a_machine_file_is_planned_for_with_a_warning(
@@ -68,6 +69,7 @@ def test_plan_as_json_is_the_plan_as_data(stretto: CommandLine, files: tuple[Pat
     assert all(len(action["devices"]) == action["tp"] for action in found["actions"])
     assert found["lower_bound_s"] <= found["predicted_s"][0]
     assert found["interval_s"] == found["predicted_s"] * 2
+    assert found["prompt_tokens"] == "estimated"
 
 
 def test_graph_shows_the_models_and_plans_nothing(stretto: CommandLine, files: tuple[Path, Path]) -> None:

@@ -21,8 +21,8 @@ def chain(path: str) -> bytes:
 def held(tree: PrefixTree, path: str) -> dict[int, int]:
     """Number of the first blocks that each instance holds."""
     found: dict[int, int] = {}
-    for num_blocks, holders in tree.levels(chain(path)):
-        found |= dict.fromkeys(tree.instances_of(holders), num_blocks)
+    for num_blocks, holders in tree.runs.levels(chain(path)):
+        found |= dict.fromkeys(tree.holders.ids(holders), num_blocks)
     return found
 
 
@@ -72,8 +72,8 @@ def test_a_prompt_looked_up_before_is_found_as_a_new_one(steps: Sequence[tuple[s
                 tree.leave(instance)
                 tree.join(instance)
         tree.check_invariants()
-        assert tree.levels(data) == tree.levels(bytes(bytearray(data)))
-        tree.path(data)
+        assert tree.runs.levels(data) == tree.runs.levels(bytes(bytearray(data)))
+        tree.runs.path(data)
 
 
 def reference_lru(used: Sequence[str], capacity: int) -> set[str]:
@@ -135,8 +135,9 @@ def test_nothing_is_left_after_the_window(used: Sequence[tuple[int, str]]) -> No
     for now, (instance, path) in enumerate(used):
         tree.use(instance, chain(path), now)
         tree.check_invariants()
-    tree.expire(len(used) + 10.0)
-    assert (tree.num_runs, tree.num_blocks, tree.num_bytes) == (0, 0, 0)
+    for cache in tree.holders:
+        tree.forget_unused_since(cache.instance, float(len(used)))
+    assert (len(tree.runs), tree.num_blocks, tree.num_bytes) == (0, 0, 0)
 
 
 def test_what_one_instance_does_not_use_expires_while_others_work() -> None:
@@ -168,8 +169,8 @@ def test_a_conversation_of_10_000_turns_is_one_run() -> None:
     for turn in range(10_000):
         data += turn.to_bytes(8, "little")
         tree.use(0, data, turn)
-    assert tree.num_runs == 1
-    assert tree.levels(data) == [(10_000, 1)]
+    assert len(tree.runs) == 1
+    assert tree.runs.levels(data) == [(10_000, 1)]
 
 
 def test_memory_stays_below_the_bound() -> None:
@@ -184,9 +185,9 @@ def test_a_use_counts_less_as_time_passes() -> None:
     tree = tree_of(rate_s=10.0)
     for now in (0.0, 10.0):
         tree.use(0, chain("a"), now)
-    run = tree.path(chain("a"))[0][0]
-    assert tree.recent_uses(run, 10.0) == pytest.approx(1.368, abs=1e-3)
-    assert tree.recent_uses(run, 20.0) == pytest.approx(0.503, abs=1e-3)
+    run = tree.runs.path(chain("a"))[0][0]
+    assert run.recent_uses(10.0, tree.rate_s) == pytest.approx(1.368, abs=1e-3)
+    assert run.recent_uses(20.0, tree.rate_s) == pytest.approx(0.503, abs=1e-3)
 
 
 def test_what_was_used_before_a_time_can_be_forgotten() -> None:
@@ -214,7 +215,7 @@ def test_equal_hashes_of_different_beginnings_do_no_harm(used: Sequence[tuple[in
     for now, (instance, hashes) in enumerate(used):
         tree.use(instance, b"".join(hashes), now)
         tree.check_invariants()
-        assert all(num_blocks <= len(hashes) for num_blocks, _ in tree.levels(b"".join(hashes)))
+        assert all(num_blocks <= len(hashes) for num_blocks, _ in tree.runs.levels(b"".join(hashes)))
     for instance in range(3):
         tree.leave(instance)
-    assert tree.num_runs == 0
+    assert len(tree.runs) == 0

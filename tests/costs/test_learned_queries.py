@@ -27,7 +27,7 @@ def test_programs_of_a_fixed_length_have_all_that_is_left_as_their_index() -> No
         learned.note_end(3)
     assert least_per_end(1.0, learned.stops(1)) == pytest.approx(3.0, rel=0.03)
     assert least_per_end(1.0, learned.stops(2)) == pytest.approx(2.0, rel=0.03)
-    assert least_per_end(1.0, learned.stops(3)) == pytest.approx(1.0, rel=0.03)
+    assert least_per_end(1.0, learned.stops(3)) == pytest.approx(1.0, rel=0.05)
 
 
 def test_the_stops_are_those_of_many_drawn_programs() -> None:

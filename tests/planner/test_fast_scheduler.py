@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from stretto.llm.sequence import TokenSequence
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import FastScheduler, Simulated, numbers_of, simulate
-from stretto.planner.simulate import simulate_steps
+from stretto.planner.simulate import most_blocks, simulate_steps
 from stretto.planner.step_log import StepColumns
 from stretto.sim.step_times import batch_shape
 
@@ -184,3 +185,12 @@ def test_a_request_that_never_fits_is_refused() -> None:
             simulate_steps(config, np.array([5]), np.array([0]), np.array([-1]))
     with pytest.raises(ConfigError, match="policy must be"):
         FastScheduler(SchedulerConfig(num_blocks=2, block_tokens=4, policy="other"))
+
+
+def test_more_blocks_than_requests_can_hold_change_no_step() -> None:
+    for seed in range(NUM_LOADS):
+        config, prompts, outputs = random_load(seed)
+        most = most_blocks(config, np.array(prompts), np.array(outputs))
+        assert fast((replace(config, num_blocks=most), prompts, outputs)) == fast(
+            (replace(config, num_blocks=9 * most), prompts, outputs)
+        ), f"seed {seed}"

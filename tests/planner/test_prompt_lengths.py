@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +19,11 @@ from stretto.model.errors import CapacityError
 from stretto.model.tasks import Decode, Failed, LLMTask
 from stretto.model.values import Segment
 from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.plan_files import read_requests
 from stretto.planner.running.prompt_lengths import PromptLengths
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.token_counts import TextTokens, tokens_of
 
 CONTEXT = 4096
 NODE = ModelNode("writer", str(MINI), 8)
@@ -122,3 +126,27 @@ def test_plans_count_in_tokens_of_the_model() -> None:
     (chunk,) = found.chunks
     assert chunk == num_tokens("The mill.") - num_tokens("")
     assert found.id == "1"
+
+
+def test_plans_count_texts_with_the_tokenizer_of_the_first_model_that_has_one(tmp_path: Path) -> None:
+    texts = ["Where is the inn?", "The river, the guild: 1234567890!"]
+    lines = [{"custom_id": str(at), "prompt": text, "chunks": [text, 7]} for at, text in enumerate(texts)]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    tokens = TextTokens(["mpt-7b-chat", str(MINI)])
+    requests = read_requests(tmp_path / "in.jsonl", tokens)
+    assert [one.prompt_tokens for one in requests] == list(map(num_tokens, texts))
+    added = num_tokens(texts[0]) - num_tokens("")
+    assert requests[0].chunks == (added, 7)
+    assert num_tokens(texts[1]) - num_tokens("") != tokens_of(texts[1])
+    prompt = "Write one line: {prompt}"
+    node = ModelNode("writer", str(MINI), 8, tokens_of("Write one line: "), prompt=prompt)
+    counted = tokens.counted(app_of(node, ModelNode("given", str(MINI), 8, 99, prompt=prompt)))
+    assert counted.node("writer").prompt_tokens == num_tokens("Write one line: ") - num_tokens("")
+    assert counted.node("given").prompt_tokens == 99
+    assert tokens.by == "counted"
+
+
+def test_without_a_tokenizer_texts_are_estimated() -> None:
+    tokens = TextTokens(["mpt-7b-chat"])
+    assert tokens.of_prompt("a" * 9) == 3
+    assert tokens.by == "estimated"

@@ -25,7 +25,6 @@ from stretto.model.errors import (
     UserError,
 )
 from stretto.model.values import Chunk, Document, Section
-from stretto.programs.ledger import Ledger
 from stretto.trace.analysis.objectives import deduce_preferences
 from stretto.trace.analysis.requests import RequestGraph
 from stretto.trace.analysis.text import print_analysis
@@ -302,7 +301,7 @@ async def test_a_circle_is_looked_for_only_where_an_output_was_read_before(
 ) -> None:
     """So that each call of a chain costs the same, however long the chain is."""
     looks: list[object] = []
-    monkeypatch.setattr(Ledger, "_circle", lambda *_: looks.append(None))
+    monkeypatch.setattr("stretto.programs.ledger._circle", lambda *_: looks.append(None))
     async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime, P.Client(runtime) as client:
         before: Any = "x"
         for _ in range(5):
@@ -439,8 +438,8 @@ async def test_what_is_dropped_leaves_nothing_behind() -> None:
         await asyncio.sleep(1)
         assert len(client.ledger) == 0
         session = client._opened()
-        assert not session._variables
-        assert not session._dropped
+        assert not session._variables._variables
+        assert not session._variables._dropped
         (query,) = runtime.snapshot().queries
         assert (query.num_nodes, query.open_variables) == (0, ())
         inner = runtime.system.queries[session.id]

@@ -19,7 +19,7 @@ from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.refusals import Refused
 from stretto.model.child_process import ChildProcess
 from stretto.router import front as front_module
-from stretto.router import health, own_routes, prompts, resumption
+from stretto.router import health, prompts, resumption, worker_pages
 from stretto.router.messages import RoutedRequest
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -207,7 +207,7 @@ def test_a_long_list_of_models_is_read_and_written_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = note_threads(monkeypatch, health, "read_models")
-    writes = note_threads(monkeypatch, own_routes, "json_body")
+    writes = note_threads(monkeypatch, worker_pages, "json_body")
     names = [f"model-{number}" for number in range(20_000)]
 
     async def main() -> None:

@@ -130,13 +130,16 @@ def test_the_workers_can_only_be_changed_as_they_are() -> None:
             for body, named in (
                 ({"url": url}, "is there already"),
                 ({"url": "ftp://x"}, "must be a URL"),
-                ({"url": 3}, "must be a URL"),
-                ({"url": url, "colour": 1}, "may have"),
-                ({"url": "http://x", "num_slots": "many"}, "num_slots is 'many'"),
+                ({"url": 3}, "url must be a text, got 3"),
+                ({"url": url, "colour": 1}, "unknown key 'colour'"),
+                ({"url": "http://x", "num_slots": "many"}, "num_slots must be a whole number, got 'many'"),
                 ([], "must be an object"),
+                ({}, "'url' is missing"),
+                ({"url": "http://x", "dns": {}}, "unknown key 'dns'"),
+                ({"url": "http://x", "tls": {}}, "only of use with a URL that begins with https"),
             ):
                 reply = await at.client.post("/router/workers", json=body)
-                assert (reply.status_code, named in reply.text) == (400, True)
+                assert (reply.status_code, named in reply.text) == (400, True), reply.text
             for path in ("/router/workers/7", "/router/workers/x", "/router/workers/-1"):
                 assert (await at.client.delete(path)).status_code == 400
             assert (await at.client.post("/router/workers/0/dance")).status_code == 404

@@ -363,6 +363,25 @@ def test_a_request_returns_to_a_worker_where_it_failed_when_the_others_are_gone(
     router_state.check_invariants()
 
 
+@pytest.mark.parametrize("num_dead", [1, 2, 3])
+def test_requests_that_have_failed_at_a_worker_go_there_when_it_is_back(num_dead: int) -> None:
+    """Others that they have not tried stay down: they must not wait for those."""
+    router_state = router_state_of(1 + num_dead)
+    for dead in range(1, 1 + num_dead):
+        router_state.check_failed(dead, "it is down", 0.0)
+    tickets = [arrive(router_state, 0.0)[0] for _ in range(4)]
+    lost = [router_state.failed(ticket, "it has reset the connection", 0.1) for ticket in tickets]
+    for tried, worker in (sent for actions in lost for sent in sends(actions)):  # the one at a time
+        router_state.failed(tried, "it is down", 0.1, was_sent=False)
+        assert worker != 0
+    router_state.check_invariants()
+    sent = sends(router_state.check_passed(0, MODELS, None, 1.0))
+    assert len(sent) == 1, "it is on trial"
+    sent += sends(router_state.answered(sent[0][0], 200, WorkerUsage(), 1.1))
+    assert sorted(sent) == [(ticket, 0) for ticket in tickets]
+    router_state.check_invariants()
+
+
 def test_a_repeated_request_that_waits_delays_no_others() -> None:
     router_state = router_state_of(2, num_slots=1)
     failing, _ = arrive(router_state, 0.0)

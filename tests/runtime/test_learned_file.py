@@ -72,7 +72,7 @@ def file(tmp_path: Path) -> LearnedFile:
     driver.run()
     file = LearnedFile(tmp_path / "folder" / "learned.json")
     assert file.read([engine()]) == {}
-    file.write([engine()], states(driver.system.learned()))
+    file.write([engine()], states(driver.system.engines.learned()))
     return file
 
 

@@ -7,22 +7,24 @@ from collections.abc import Sequence
 
 import pytest
 
+from stretto.cluster.prompt_keys import no_space
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.tasks import Done, Started
 from stretto.runtime.pump import Pump
+from stretto.sched.engine_tier import EngineTier
 from stretto.sched.messages import Event, Extend, LLMReport
 from stretto.sched.observer import Observers
+from stretto.sched.vocabulary import STANDARD
 
 
 class Noting:
     """Schedulers that note how many events they are handed at each instant, and do nothing."""
 
-    follows_prefixes: frozenset[str] = frozenset()
-
     def __init__(self) -> None:
         self.handed: list[int] = []
+        self.engines = EngineTier((), STANDARD, no_space)
 
     def handle(self, events: Sequence[object], now_s: float) -> list[object]:
         self.handed.append(len(events))

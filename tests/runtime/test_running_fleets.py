@@ -502,7 +502,7 @@ def test_reports_of_caches_are_what_each_instance_holds(tiny_checkpoint: Path) -
             await until(lambda: not watch.of("llm", "draining", "starting"))
             scheduler = runtime.system.schedulers["llm"]
             assert isinstance(scheduler, LLMScheduler)
-            policy = scheduler._loads._placement
+            policy = scheduler._loads.policy.placement
             assert isinstance(policy, LeastSeconds)
             held, live = policy.held, watch.of("llm", "serving")
             assert watch.reached["started"] == 4

@@ -269,10 +269,10 @@ def test_an_ended_query_is_released_once_nothing_of_it_runs() -> None:
     assert scheduler.start() == [(0, [("a", ["x", "y"])])]
     assert scheduler.end_query("1") == [CancelTask("e", 0, 1)]
     assert [work.query for work in scheduler.queue] == ["2"]
-    assert scheduler.releases() == []
+    assert scheduler.kept.releases() == []
     scheduler.answer([["X", "Y"]])
-    assert scheduler.releases() == [Release("e", 0, "1")]
-    assert scheduler.releases() == []
+    assert scheduler.kept.releases() == [Release("e", 0, "1")]
+    assert scheduler.kept.releases() == []
     assert scheduler.end_query("3") == [], "never seen here"
 
 
@@ -282,7 +282,7 @@ def test_what_a_cancelled_query_lost_is_not_tried_again() -> None:
     scheduler.start()
     scheduler.end_query("1")
     assert scheduler.fail(EngineFailure("broken")) == []
-    assert scheduler.releases() == [Release("e", 0, "1")]
+    assert scheduler.kept.releases() == [Release("e", 0, "1")]
     assert scheduler.start() == [(0, [("b", ["u"])])]
 
 

@@ -41,12 +41,14 @@ def test_predictions_learn_from_the_batches_before() -> None:
     scheduler = scheduler_of(BY_LENGTH, "short", instances=2)
     action = started(scheduler)
     predicted_s = BY_LENGTH.batch_s(1, action.num_tokens)
-    assert scheduler.prediction(0).batch_s(1, action.num_tokens) == predicted_s
+    assert scheduler.idle.prediction(0).batch_s(1, action.num_tokens) == predicted_s
     scheduler.observe(0, action.batch, 1.5 * predicted_s)
-    assert scheduler.prediction(0).batch_s(1, action.num_tokens) == pytest.approx(1.5 * predicted_s)
+    assert scheduler.idle.prediction(0).batch_s(1, action.num_tokens) == pytest.approx(1.5 * predicted_s)
     scheduler.observe(0, action.batch + 1, 99.0)
     scheduler.observe(7, action.batch, 99.0)
-    assert scheduler.prediction(0).factor.num_observed == 1, "late answers of batches given up teach nothing"
+    assert scheduler.idle.prediction(0).factor.num_observed == 1, (
+        "late answers of batches given up teach nothing"
+    )
 
 
 def test_a_slower_instance_gets_fewer_batches() -> None:

@@ -111,6 +111,6 @@ def test_the_time_of_tokens_is_measured_where_answers_are_shown() -> None:
     machine.scheduler.report(
         admit.instance, Done(admit.task.id, "a", Usage(num_prompt_tokens=1, num_output_tokens=11)), 1.5
     )
-    (view,) = machine.scheduler._loads.views()
+    (view,) = machine.scheduler._loads.table
     assert view.per_resident_s is not None
     assert abs(view.per_resident_s - 0.02 / 400) < 0.01 / 400

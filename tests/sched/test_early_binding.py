@@ -65,7 +65,7 @@ class Machine:
         return self.schedule(now_s)
 
     def num_waiting(self) -> list[int]:
-        return [view.num_waiting for view in self.scheduler._loads.views()]
+        return [view.num_waiting for view in self.scheduler._loads.table]
 
 
 def test_a_request_is_bound_to_a_full_instance_and_waits_there() -> None:
@@ -187,7 +187,7 @@ def test_prefills_that_came_later_do_not_make_an_instance_slow(seconds: float, i
     machine = Machine(instances=1, max_running=5)
     machine.add("first", "b", "c", "d", "e")
     machine.end("first", now_s=seconds, usage=Usage(200, 0, 20))
-    (view,) = machine.scheduler._loads.views()
+    (view,) = machine.scheduler._loads.table
     assert (view.slowness > 1.0) == is_slow
 
 
@@ -200,7 +200,7 @@ def test_an_instance_with_one_long_answer_is_not_slow() -> None:
     for round_number in range(1, 5):
         admitted = machine.end(ending, now_s=1.2 * round_number, usage=Usage(100, 0, 100))
         ending = next(step for step, instance in admitted if instance == 0)
-        view = machine.scheduler._loads.view(0)
+        view = machine.scheduler._loads.table.get(0)
         assert view is not None
         assert view.slowness == 1.0
 

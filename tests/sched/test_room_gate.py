@@ -261,7 +261,7 @@ def test_of_queries_that_do_not_come_back_few_are_watched() -> None:
         name = f"q{number}"
         machine.handle(Submit(name, TWO, {"prompt": name}, is_streamed=False))
         watched.append(name in gate._of_query)
-        tasks = [*machine.system.schedulers["llm"]._of_query[name][0]]  # type: ignore[union-attr]
+        tasks = [*machine.system.schedulers["llm"]._running._of_query[name][0]]  # type: ignore[union-attr]
         machine.handle(*(LLMReport("llm", 0, Done(task, "text", Usage(10, 0, 5))) for task in tasks))
     assert all(watched[:30])
     assert 5 < sum(watched[100:]) < 25

@@ -45,7 +45,7 @@ class Machine:
 
     @property
     def view(self) -> InstanceView:
-        (view,) = self.scheduler._loads.views()
+        (view,) = self.scheduler._loads.table
         return view
 
     def add(self, num: int, job: str) -> int:

@@ -171,7 +171,7 @@ def test_late_messages_of_a_dead_instance_change_nothing(is_stopped: bool) -> No
         assert system.handle([event], 2.0) == [], event
     llm = system.schedulers["llm"]
     assert isinstance(llm, LLMScheduler)
-    assert isinstance(policy := llm._loads._placement, LeastSeconds)
+    assert isinstance(policy := llm._loads.policy.placement, LeastSeconds)
     assert not policy.held.held_by(0)
     again = llm._loads.of(1)
     (running,) = again

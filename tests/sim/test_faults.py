@@ -259,7 +259,7 @@ def test_whatever_goes_wrong_every_query_ends_once_and_nothing_is_left(seed: int
             assert faults != FaultPlan() or changes or isinstance(reply.error, QueryEnded)
     assert driver.system.is_idle()
     driver.system.check_invariants()
-    for llm in driver.llm_instances():
+    for llm in driver.instances.stepped():
         llm.scheduler.check_invariants()
         assert llm.is_idle()
         assert llm.scheduler.pool.num_free == llm.scheduler.pool.num_blocks

@@ -66,7 +66,7 @@ def test_the_key_of_a_prompt_has_the_blocks_that_its_instance_reports() -> None:
     driver, admits = run(MODEL)
     scheduler = driver.system.schedulers["llm"]
     assert isinstance(scheduler, LLMScheduler)
-    policy = scheduler._loads._placement
+    policy = scheduler._loads.policy.placement
     for admit in admits.values():
         (key,) = scheduler._loads._keys.of(admit.task.prompt, "").values()
         assert len(key.blocks) == 520 // 16

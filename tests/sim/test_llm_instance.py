@@ -144,7 +144,7 @@ def test_jumps_change_nothing(
 def assert_nothing_is_left(run: VirtualDriver) -> None:
     """Check that no work is left and every block is back."""
     assert run.system.is_idle()
-    for instance in run.llm_instances():
+    for instance in run.instances.stepped():
         assert instance.is_idle()
         instance.scheduler.check_invariants()
         assert instance.scheduler.pool.num_free == instance.scheduler.pool.num_blocks

@@ -167,6 +167,6 @@ def test_each_variable_settles_once_and_every_block_returns(seed: int) -> None:
         assert not isinstance(value, Failure) or isinstance(value.error, EngineFailure | QueryEnded)
     assert driver.system.is_idle()
     driver.system.check_invariants()
-    for instance in driver.llm_instances():
+    for instance in driver.instances.stepped():
         instance.scheduler.check_invariants()
         assert instance.scheduler.cache.num_available == scheduler.num_blocks

@@ -113,8 +113,8 @@ def finish(run: VirtualDriver, watch: FleetWatch) -> None:
     for name, scheduler in run.system.schedulers.items():
         fleet = scheduler.instances.fleet
         assert {i: state for (engine, i), state in watch.state.items() if engine == name} == fleet.state
-        assert set(fleet.live) == {i for engine, i in run._replicas if engine == name}
-    for instance in run.llm_instances():
+        assert set(fleet.live) == {i for engine, i in run.instances.replicas if engine == name}
+    for instance in run.instances.stepped():
         assert instance.is_idle()
         instance.scheduler.check_invariants()
 
@@ -434,10 +434,10 @@ def test_reports_of_caches_are_what_each_instance_holds(seed: int) -> None:
     finish(run, watch)
     scheduler = run.system.schedulers["llm"]
     assert isinstance(scheduler, LLMScheduler)
-    policy = scheduler._loads._placement
+    policy = scheduler._loads.policy.placement
     assert isinstance(policy, LeastSeconds)
     policy.held.check_invariants()
-    instances = {i: made for (_, i), made in run._llms.items() if isinstance(made, LLMInstance)}
+    instances = {i: made for (_, i), made in run.instances.llms.items() if isinstance(made, LLMInstance)}
     assert set(instances) == set(scheduler.instances.fleet.live)
     for instance, made in instances.items():
         assert policy.held.held_by(instance) == blocks_of(made)

@@ -56,7 +56,7 @@ def run(
         driver.add("llm", given[0].replicas[0], at_s)
     driver.run()
     assert driver.system.is_idle()
-    for instance in driver.llm_instances():
+    for instance in driver.instances.stepped():
         assert instance.is_idle()
         instance.scheduler.check_invariants()
     return driver

@@ -230,7 +230,7 @@ def test_prefixes_go_with_their_query() -> None:
         (action.task.query, action.instance) for _, action in run.actions if isinstance(action, Admit)
     ]
     assert sorted(released) == sorted(admitted)
-    assert all(isinstance(llm, ProfiledLLM) and not llm._held for llm in run._llms.values())
+    assert all(isinstance(llm, ProfiledLLM) and not llm._held for llm in run.instances.llms.values())
 
 
 def test_an_instance_that_crashes_is_lost_and_started_anew() -> None:

@@ -170,7 +170,9 @@ class Simulated:
     machine: Machine
 
     def add(self, engine: str, replica: Replica) -> None:
-        check_free(self.machine, (f"engine {engine!r}", replica), self.driver.system.placed_replicas())
+        check_free(
+            self.machine, (f"engine {engine!r}", replica), self.driver.system.engines.placed_replicas()
+        )
         self.driver.add(engine, replica, self.driver.now_s)
 
     def drain(self, engine: str, instance: InstanceId, how: DrainHow) -> None:

@@ -36,6 +36,8 @@ class CommandLine:
 
     def __call__(self, *args: object) -> Ended:
         self._monkeypatch.setattr(sys, "argv", ["stretto", *map(str, args)])
+        # Help would name `python -m pytest`, where the tests were started so.
+        self._monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
         self._capsys.readouterr()
         with _handlers_kept(), pytest.raises(SystemExit) as end:
             main()

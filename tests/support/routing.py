@@ -69,18 +69,19 @@ class StubServer:
         self.raw, self.hangs_up = b"", True
         self.go_on = asyncio.Event()
         self.tls: ssl.SSLContext | None = None
+        self.host = "127.0.0.1"
         self.transports: set[asyncio.Transport] = set()
         self.port = 0
         self._server: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
-        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _StubConnection(self), "127.0.0.1", self.port, ssl=self.tls
+            lambda: _StubConnection(self), self.host, self.port, ssl=self.tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
 

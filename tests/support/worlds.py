@@ -129,8 +129,8 @@ def assert_nothing_is_left(driver: VirtualDriver) -> None:
     """Check that there is no queue, no running work and no state of any query."""
     assert driver.system.is_idle()
     for name in BATCH_ENGINES:
-        assert driver._batch_engines[name]._collections == {}, name
-    for llm in driver._llms.values():
+        assert driver.instances.batch_engines[name]._collections == {}, name
+    for llm in driver.instances.llms.values():
         assert isinstance(llm, ProfiledLLM)
         assert not llm._held
         assert not llm._live

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting, unwanted
 from stretto.engines.batch.embedding import MINILM, model_file
 from stretto.engines.batch.pieces import DocumentText, TextPiece, gap_tokens, text_pieces
+from stretto.engines.contract import BatchEngine
 from stretto.model.errors import ConfigError, QueryCancelled
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task
@@ -59,7 +60,7 @@ class ChunkingConfig:
             raise ConfigError(f"max_chunks is {self.max_chunks}; it must be at least 1")
 
 
-class Chunking:
+class Chunking(BatchEngine):
     """A batch engine that cuts documents into chunks of whole sentences.
 
     It runs the op `chunk`: input `files` (a Document); settings `tokens` (largest chunk,
@@ -93,12 +94,6 @@ class Chunking:
             BadReply: an input is no document.
         """
         return answer_batch(tasks, {"chunk": self._chunk})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
-
-    def close(self) -> None:
-        """Do nothing: this engine holds only memory, which is freed with the object."""
 
     def _chunk(self, applications: Sequence[OpApplication]) -> list[object]:
         return [self._chunks(application) for application in applications]

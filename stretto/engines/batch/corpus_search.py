@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stretto.documents.sentences import split_sentences
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
+from stretto.engines.contract import BatchEngine
 from stretto.model.errors import ConfigError
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task
@@ -26,7 +27,7 @@ class CorpusSearchConfig:
     passage_chars: int = 600
 
 
-class CorpusSearch:
+class CorpusSearch(BatchEngine):
     """A search engine (BM25) over a fixed set of documents, which answers in place of a web search.
 
     It runs the op `web_search`: input `queries` (a text); setting `k`. It answers up to `k`
@@ -54,12 +55,6 @@ class CorpusSearch:
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Answer each task with the best passages for its search text."""
         return answer_batch(tasks, {"web_search": self._search})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
-
-    def close(self) -> None:
-        """Do nothing: this engine holds only memory, which is freed with the object."""
 
     def _search(self, applications: Sequence[OpApplication]) -> list[object]:
         return [self.hits(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]

@@ -23,6 +23,7 @@ from stretto.engines.batch.applications import OpApplication, answer_batch, unwa
 from stretto.engines.batch.leading_text import LeadingText
 from stretto.engines.batch.side_by_side import SideBySide
 from stretto.engines.computing import COMPUTING, Computing
+from stretto.engines.contract import BatchEngine
 from stretto.engines.loading import one_load
 from stretto.engines.processor import has_bfloat16, num_cores
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
@@ -77,7 +78,7 @@ class EmbeddingConfig:
         return "bfloat16" if device == "cpu" and has_bfloat16() else "float32"
 
 
-class Embedding:
+class Embedding(BatchEngine):
     """A batch engine that turns texts into vectors of unit length, with a sentence-transformers model.
 
     It runs the op `embed`: input `texts` (str, Chunk or Hit). It answers a float32 vector. On
@@ -116,9 +117,6 @@ class Embedding:
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Embed the texts of all tasks; return a vector, or vectors, for each."""
         return answer_batch(tasks, {"embed": self._embed})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """End the threads that compute side by side. Memory is freed with the object."""

@@ -26,6 +26,7 @@ from stretto.engines.batch.postgres_rows import (
     store_rows,
 )
 from stretto.engines.batch.vectors import OWNED
+from stretto.engines.contract import BatchEngine
 from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task
@@ -64,7 +65,7 @@ class Collection:
     recipes: tuple[str, ...]
 
 
-class PostgresVectors:
+class PostgresVectors(BatchEngine):
     """A vector store in PostgreSQL: named collections of chunks and their vectors. Search is exact.
 
     It runs two ops. `ingest` stores chunks with their vectors in a `collection`; its setting
@@ -96,9 +97,6 @@ class PostgresVectors:
             EngineUnavailable: the server is gone. The next call connects again.
         """
         return answer_batch(tasks, {"ingest": self._ingest, "search": self._search})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """Disconnect from the database; an embedded server is stopped unless another process uses it."""

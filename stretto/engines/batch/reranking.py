@@ -32,6 +32,7 @@ from stretto.documents.sentences import split_sentences
 from stretto.documents.stems import STOP_STEMS, stems
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.embedding import DTYPES, loading_model
+from stretto.engines.contract import BatchEngine
 from stretto.model.errors import BadReply, ConfigError
 from stretto.model.tasks import Task
 from stretto.model.values import Hit, document_order
@@ -64,7 +65,7 @@ class RerankingConfig:
             raise ConfigError(f"there is no dtype {self.dtype!r}; there are {', '.join(DTYPES)}")
 
 
-class Reranking:
+class Reranking(BatchEngine):
     """A batch engine that gives search hits new scores: how well each answers the question.
 
     It runs the op `rerank`: inputs `question` and `hits` (a list of Hit). It answers the same
@@ -86,12 +87,6 @@ class Reranking:
             BadReply: the question is no text, or the hits are no list of hits.
         """
         return answer_batch(tasks, {"rerank": self._rerank})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
-
-    def close(self) -> None:
-        """Do nothing: this engine holds only memory, which is freed with the object."""
 
     def _rerank(self, applications: Sequence[OpApplication]) -> list[object]:
         lists = [hits_of(application) for application in applications]

@@ -12,6 +12,7 @@ from typing import Protocol
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.python_results import result_text
 from stretto.engines.batch.timed_calls import TimedCalls, TookTooLong
+from stretto.engines.contract import BatchEngine
 from stretto.llm.output.tool_calls import WrittenCall, read_answer, read_tool_call
 from stretto.model.errors import BadReply
 from stretto.model.foreign import described, raised
@@ -63,7 +64,7 @@ class ToolsConfig:
     records: TurnRecords | None = None
 
 
-class Tools:
+class Tools(BatchEngine):
     """A batch engine that runs the tools of an agent.
 
     It runs the op `call`, and answers with a `ToolResult` for each call. Input `call` is one
@@ -90,9 +91,6 @@ class Tools:
     def run(self, tasks: Sequence[Task]) -> list[object]:
         """Run the calls of each task, and return their results in order."""
         return answer_batch(tasks, {"call": self._answers})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
 
     def close(self) -> None:
         """End the event loop of tools that are coroutine functions, and the use of the records."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.engines.batch.applications import OpApplication, answer_batch
+from stretto.engines.contract import BatchEngine
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.tasks import Task
 from stretto.transforms.table import chain
@@ -16,7 +17,7 @@ class TransformsConfig:
     """Configuration of `Transforms`, the engine that transforms values. It has no settings."""
 
 
-class Transforms:
+class Transforms(BatchEngine):
     """A batch engine that transforms values.
 
     It runs the op `transform`: the setting `steps` is a chain of transforms, as
@@ -33,12 +34,6 @@ class Transforms:
         has failed.
         """
         return answer_batch(tasks, {"transform": self._transform})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
-
-    def close(self) -> None:
-        """Do nothing: this engine, which transforms values, holds nothing that has to be freed."""
 
     def _transform(self, applications: Sequence[OpApplication]) -> list[object]:
         return [_applied(application) for application in applications]

@@ -9,6 +9,7 @@ import numpy as np
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.vector_collection import Vector, VectorCollection
+from stretto.engines.contract import BatchEngine
 from stretto.model.errors import BadReply, ConfigError
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Hit
@@ -30,7 +31,7 @@ class MemoryVectorsConfig:
     collections: Collections = field(default_factory=lambda: Collections())
 
 
-class MemoryVectors:
+class MemoryVectors(BatchEngine):
     """A vector store in this process's memory: collections of chunks and their vectors. Search is exact.
 
     It runs two ops. `ingest` stores chunks: inputs `chunks`, `vectors` (float32, one
@@ -60,9 +61,6 @@ class MemoryVectors:
     def release(self, query: str) -> None:
         """Drop the unnamed collection that a query has filled, as the query has ended."""
         self._private.pop(query, None)
-
-    def close(self) -> None:
-        """Do nothing: the collections belong to the configuration, and their memory is freed with it."""
 
     def _ingest(self, applications: Sequence[OpApplication]) -> list[object]:
         for application in applications:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
+from stretto.engines.contract import BatchEngine
 from stretto.model.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task
@@ -49,7 +50,7 @@ class WebSearchConfig:
     max_parallel: int = 8
 
 
-class WebSearch:
+class WebSearch(BatchEngine):
     """A batch engine that searches the web with an HTTP service like SearXNG.
 
     It runs the op `web_search`: input `queries` (a text); setting `k`. It answers up to `k`
@@ -99,12 +100,6 @@ class WebSearch:
                 would not change.
         """
         return answer_batch(tasks, {"web_search": self._search})
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
-
-    def close(self) -> None:
-        """Do nothing: this engine keeps no connections or data between batches."""
 
     def _search(self, applications: Sequence[OpApplication]) -> list[object]:
         asked = [(a.require("queries", str), setting(a.task, "k", int, 4)) for a in applications]

@@ -63,7 +63,15 @@ def _annealed(
     """Return the best list that random changes of a first choice lead to."""
     names = list(options)
     order = _by_inputs(times, sorted(names, key=lambda name: -times.alone_s(name, choice[name])))
-    now_s = best_s = makespan_s(times, choice, order)
+    known: dict[object, float] = {}  # few models have few lists
+
+    def seconds(choice: Choice, order: Sequence[str]) -> float:
+        key = *choice.values(), *order
+        if key not in known:
+            known[key] = makespan_s(times, choice, order)
+        return known[key]
+
+    now_s = best_s = seconds(choice, order)
     best = dict(choice), list(order)
     has_inputs = any(times.inputs.values())
     for number in range(num_tries):
@@ -77,7 +85,7 @@ def _annealed(
             next_order.insert(random.randrange(len(next_order) + 1), name)
             if has_inputs:
                 next_order = _by_inputs(times, next_order)
-        next_s = makespan_s(times, next_choice, next_order)
+        next_s = seconds(next_choice, next_order)
         if next_s <= now_s or random.random() < exp((now_s - next_s) / max(1e-9, heat)):
             choice, order, now_s = next_choice, next_order, next_s
         if next_s < best_s:

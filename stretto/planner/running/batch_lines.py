@@ -16,11 +16,12 @@ from stretto.graph.graph import ROLES
 from stretto.model.errors import ConfigError
 from stretto.model.values import is_text
 from stretto.planner.application import MAX_NUMBER, Application, AppRequest, ModelNode
-from stretto.planner.plan_files import NO_ANSWERS, tokens_of
+from stretto.planner.plan_files import NO_ANSWERS
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
 from stretto.planner.running.sent_lines import sent_line
+from stretto.planner.token_counts import tokens_of
 from stretto.wire.options import Options
 from stretto.wire.paths import Api
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stretto.engines.llms import STAND_IN, checkpoint_path
 from stretto.model.errors import CapacityError, ConfigError, StrettoError
@@ -17,10 +15,7 @@ from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.prompt_slots import fill
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import RunRequest
-
-if TYPE_CHECKING:
-    from stretto.engines.prompt_tokens import PromptTokenizer
-
+from stretto.planner.token_counts import ModelTokens
 
 _TEMPLATE_TOKENS = 256
 """More tokens than the template of a chat adds to a prompt."""
@@ -91,29 +86,12 @@ class PromptLengths:
         )
 
 
-class _Model:
-    """A checkpoint on this machine. Its tokenizer is read once, when it is needed."""
+class _Model(ModelTokens):
+    """A checkpoint on this machine."""
 
     def __init__(self, folder: Path, context_tokens: int) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self.context_tokens = context_tokens
-
-    @cached_property
-    def _tokenizer(self) -> PromptTokenizer:
-        from stretto.engines.prompt_tokens import PromptTokenizer
-
-        return PromptTokenizer(self._folder)
-
-    def num_tokens(self, prompt: tuple[Segment, ...]) -> int:
-        return len(self._tokenizer.encode(prompt)) + len(self._tokenizer.end_of(prompt))
-
-    def num_added(self, text: str) -> int:
-        """Return the tokens of a text that is part of a prompt."""
-        return max(0, self.num_tokens((Segment(text, "text"),)) - self._num_of_empty)
-
-    @cached_property
-    def _num_of_empty(self) -> int:
-        return self.num_tokens((Segment("", "text"),))
 
     def surely_has_room(self, num_bytes: int) -> bool:
         """Return whether a prompt of so many bytes fits, whatever its tokens: each has at least a byte."""

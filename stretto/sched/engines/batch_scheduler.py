@@ -11,29 +11,28 @@ Source: Teola §5.2.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from heapq import heappop, heappush
 from itertools import count, takewhile
 
 from stretto.cluster.messages import DrainHow, InstanceId
-from stretto.costs.refine import RefinedProfile
 from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import (
     BadReply,
     BadServer,
-    EffectInDoubt,
     EngineTimeout,
     InternalError,
     StrettoError,
 )
 from stretto.model.profile import Profile
-from stretto.model.record import record
 from stretto.model.tasks import Task
+from stretto.sched.engines.batch_retries import BatchRetries, RunningBatch
 from stretto.sched.engines.batch_tokens import num_batch_tokens
+from stretto.sched.engines.idle_instances import IdleInstances
 from stretto.sched.engines.instances import EngineInstances
+from stretto.sched.engines.kept_state import KeptState
 from stretto.sched.engines.queue import EngineQueue
-from stretto.sched.messages import Action, CancelTask, Release, StartBatch
+from stretto.sched.messages import Action, CancelTask, StartBatch
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Hold, NewOrder, prices_s
 from stretto.sched.orders.program_account import ProgramAccount
@@ -43,23 +42,9 @@ from stretto.sched.queries.results import (
     Report,
     checked_results,
     completed_value,
-    failed,
-    is_attempt,
     is_worth_retrying,
 )
 from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
-
-
-@record
-class _Batch:
-    """A batch that is running; its parts are (entry, lo, hi): items `lo` to `hi` of a queue entry."""
-
-    id: int
-    parts: tuple[tuple[QueueEntry, int, int], ...]
-    tasks: tuple[Task, ...]
-    num_units: int
-    num_tokens: int | None
-    started_s: float
 
 
 class BatchScheduler:
@@ -82,19 +67,13 @@ class BatchScheduler:
         self.queue = EngineQueue(engine, profile, orders, self.account, self._num_serving)
         self.not_before_s: float | None = None
         self._ids = ids
-        self._running: OrderedDict[InstanceId, _Batch] = OrderedDict()  # the one begun first is first
-        self._idle: list[tuple[float, InstanceId]] = []  # a heap, in which old keys stay until they are first
-        self._idle_keys: dict[InstanceId, tuple[float, InstanceId]] = {}
-        self._assigned_s: dict[InstanceId, float] = {}
-        self._predictions: dict[InstanceId, RefinedProfile] = {}
-        self._num_running: dict[str, int] = {}
-        self._touched: dict[str, set[InstanceId]] = {}
-        self._leaving: set[str] = set()
-        self._left: list[str] = []
+        self._running: OrderedDict[InstanceId, RunningBatch] = OrderedDict()  # the one begun first is first
+        self.idle = IdleInstances(self.instances.fleet)
+        self.kept = KeptState(engine.name, keeps_state=engine.keeps_state)
+        self._retries = BatchRetries(engine, self.instances.fleet, self.queue, self.kept)
         self._drained: list[InstanceId] = []
         self._filling: list[tuple[QueueEntry, int, int]] = []
         self._decided: list[Action] = []
-        self._wronged: deque[tuple[float, QueueEntry]] = deque()  # what waits for others, and until when
 
     def add(self, request: StepRequest, now_s: float) -> None:
         """Put a request into the engine's queue. All inputs of the request are known."""
@@ -102,28 +81,10 @@ class BatchScheduler:
         self.queue.add(QueueEntry(request, now_s))
 
     def observe(self, instance: InstanceId, batch_id: int, now_s: float) -> None:
-        """Learn from the time that a batch has taken, which has just been answered.
-
-        Predictions only serve to share work out, so a single instance learns nothing.
-        """
-        if len(self._assigned_s) < 2:
-            return
+        """Learn from the time that a batch has taken, which has just been answered."""
         batch = self._running.get(instance)
         if batch is not None and batch.id == batch_id:
-            seconds = now_s - batch.started_s
-            known = self.prediction(instance)
-            self._predictions[instance] = known.observed(batch.num_units, batch.num_tokens, seconds)
-
-    def prediction(self, instance: InstanceId) -> RefinedProfile:
-        """Return how long batches take on an instance, as its profile and its batches so far say.
-
-        The instance must not be gone.
-        """
-        known = self._predictions.get(instance)
-        if known is None:
-            known = RefinedProfile(self.instances.fleet.replica(instance).profile)
-            self._predictions[instance] = known
-        return known
+            self.idle.observe(instance, batch.num_units, batch.num_tokens, now_s - batch.started_s)
 
     def done(self, instance: int, batch_id: int, results: Sequence[object]) -> list[Report]:
         """Handle the results of a batch that an instance has finished; return reports that tell the queries.
@@ -133,13 +94,13 @@ class BatchScheduler:
         batch = self._end(instance, batch_id)
         if batch is None:
             return []
-        self.instances.answered(instance)
+        self.instances.fleet.answered(instance)
         for entry, lo, hi in batch.parts:
             self.account.ended(entry.request, batch.started_s, hi - lo)
         try:
             results = checked_results(results, len(batch.tasks))
         except BadReply as error:
-            return self._retry_apart(batch, error)
+            return self._retries.apart(batch, error)
         return [
             completed_value(entry.request, lo, hi, results[place])
             for place, (entry, lo, hi) in enumerate(batch.parts)
@@ -157,9 +118,9 @@ class BatchScheduler:
             return []
         slot = self.instances.fleet.slot(instance)
         wrong_at = {slot}.union(*(entry.wrong_at for entry, _, _ in batch.parts))
-        if is_worth_retrying(error) or (isinstance(error, BadServer) and self._has_untried(wrong_at)):
-            return self._retry_lost(batch, error, avoids={slot})
-        return self._retry_apart(batch, error)
+        if is_worth_retrying(error) or (isinstance(error, BadServer) and self._retries.has_untried(wrong_at)):
+            return self._retries.lost(batch, error, avoids={slot})
+        return self._retries.apart(batch, error)
 
     def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
         """Start an instance of one more replica; return the actions to carry
@@ -170,14 +131,14 @@ class BatchScheduler:
     def ready(self, instance: InstanceId, now_s: float) -> None:
         """Let an instance take work: it has started, or has answered after it was suspected to be down."""
         if self.instances.ready(instance, now_s):
-            self._assigned_s.setdefault(instance, self._least_assigned_s())
+            self.idle.serve(instance)
             if instance not in self._running:
-                self._set_idle(instance)
+                self.idle.add(instance)
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
         """Mark an instance as suspect and give it no work until it is ready again."""
         if self.instances.suspected(instance, reason, now_s, rest_s):
-            self._rest(instance)
+            self.idle.rest(instance)
 
     def lost(
         self, instance: InstanceId, error: StrettoError, now_s: float
@@ -197,7 +158,7 @@ class BatchScheduler:
         Returns the actions to carry out.
         """
         actions = [*self.instances.drain(instance, "finish", now_s)]
-        self._rest(instance)
+        self.idle.rest(instance)
         if instance not in self._running:
             actions += self.instances.fleet.idle(instance)
         return [*actions]
@@ -207,8 +168,7 @@ class BatchScheduler:
         reports is empty.
         """
         self.instances.stopped(instance, now_s)
-        self._assigned_s.pop(instance, None)
-        self._predictions.pop(instance, None)
+        self.idle.leave(instance)
         return []
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:
@@ -242,20 +202,19 @@ class BatchScheduler:
         return next(iter(self._running.values())).started_s + self.engine.timeout_s
 
     def schedule(self, now_s: float) -> list[Action]:
-        """Start a batch on every idle instance, as long as work waits; return the actions to carry out, with
-        `releases` first.
+        """Start a batch on every idle instance, as long as work waits; return the actions to carry out,
+        `Release` first.
 
         Work that is put into a batch counts as started only when all batches are filled, so that sort keys of
         the rest do not change while batches are being filled.
         """
-        self._decided = actions = self.releases()
-        while self._wronged and self._wronged[0][0] <= now_s:
-            self._wronged.popleft()[1].wrong_at = frozenset()
+        self._decided = actions = self.kept.releases()
+        self._retries.expire(now_s)
         taken: list[tuple[QueueEntry, int, int]] = []
         passed: list[InstanceId] = []
         self.not_before_s = None
-        while self._idle_keys and self.queue:
-            instance = self._first_idle()
+        while self.idle and self.queue:
+            instance = self.idle.first()
             room = self._budget(instance)
             parts, num_units = self.queue.take_all(room)
             self._filling = parts
@@ -267,13 +226,13 @@ class BatchScheduler:
                 self._filling = []
             elif self.not_before_s is None:
                 passed.append(instance)
-                self._rest(instance)
+                self.idle.rest(instance)
             else:
                 break
         for instance in passed:
-            self._set_idle(instance)
-        if self._wronged:
-            self.not_before_s = min(self._wronged[0][0], self.not_before_s or math.inf)
+            self.idle.add(instance)
+        if (due_s := self._retries.due_s()) is not None:
+            self.not_before_s = min(due_s, self.not_before_s or math.inf)
         for entry, lo, hi in taken:
             self.queue.started(entry, lo, hi)
         for instance in self._drained:
@@ -292,7 +251,7 @@ class BatchScheduler:
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
-        self._wronged.clear()
+        self._retries.clear()
         self._filling, self._decided = [], []
         return queries, actions
 
@@ -315,7 +274,7 @@ class BatchScheduler:
     def queries(self) -> list[str]:
         """Return the ids of the queries that have waiting or running work."""
         filling = (entry.query for entry, _, _ in self._filling)
-        return [*self.queue.queries(), *self._num_running, *filling]
+        return [*self.queue.queries(), *self.kept.num_running, *filling]
 
     def queries_in(self, instance: InstanceId) -> Iterable[str]:
         """Return the ids of the queries that have work in the batch that an instance runs
@@ -332,36 +291,20 @@ class BatchScheduler:
         """Drop the waiting work of a query that has ended; return actions that tell
         instances to free what they keep for it.
 
-        If some of its work still runs, it is stopped where that can be, and `releases` returns these actions
+        If some of its work still runs, it is stopped where that can be, and `schedule` returns these actions
         later.
         """
         self.queue.end_query(query)
         self.account.query_ended(query)
-        self._leaving.add(query)
-        if query not in self._num_running:
-            self._left.append(query)
-            return self.releases()
+        if not self.kept.end_query(query):
+            return self.kept.releases()
         stops = [
             CancelTask(self.engine.name, instance, task.id)
             for instance, batch in self._running.items()
             for task in batch.tasks
             if task.query == query
         ]
-        return [*stops, *self.releases()]
-
-    def releases(self) -> list[Action]:
-        """Return the actions that tell instances to free what they keep for queries which
-        have ended and of which no work runs any more.
-        """
-        actions: list[Action] = []
-        if not self._left:
-            return actions
-        for query in sorted(self._left):
-            self._leaving.discard(query)
-            for instance in sorted(self._touched.pop(query, ())):
-                actions.append(Release(self.engine.name, instance, query))
-        self._left.clear()
-        return actions
+        return [*stops, *self.kept.releases()]
 
     def held(self, query: str) -> list[HeldPicture]:
         """Return nothing: only LLM engines hold requests for lack of memory."""
@@ -396,10 +339,10 @@ class BatchScheduler:
             assert units == batch.num_units
             assert units <= self._budget(instance) or single
         serving = set(self.instances.fleet.serving)
-        assert {i for i in self._running if i in serving} | set(self._idle_keys) == serving
+        assert {i for i in self._running if i in serving} | set(self.idle) == serving
         if self.not_before_s is None:
             for entry in self.queue:
-                assert not any(self._may_run(entry, instance) for instance in self._idle_keys)
+                assert not any(self._retries.may_run(entry, instance) for instance in self.idle)
         self.instances.fleet.check_invariants()
 
     def _fill(
@@ -409,7 +352,7 @@ class BatchScheduler:
         queue; return their units of work.
         """
         room = budget
-        alone = self.queue.next_alone(lambda entry: self._may_run(entry, instance))
+        alone = self.queue.next_alone(lambda entry: self._retries.may_run(entry, instance))
         if alone is not None:
             parts.append(self._take(alone, max(1, alone.count_within(room))))
             return alone.units_of(*parts[-1][1:])
@@ -433,19 +376,6 @@ class BatchScheduler:
                 break
         return budget - room
 
-    def _may_run(self, entry: QueueEntry, instance: InstanceId) -> bool:
-        """Return whether work may run at an instance: it has not failed there, or everywhere that serves. It
-        does not run where it was answered wrongly, while another one may answer it, even later.
-        """
-        slot_of, avoids = self.instances.fleet.slot, entry.avoids
-        if slot_of(instance) in entry.wrong_at and self._has_untried(entry.wrong_at):
-            return False
-        return (
-            not avoids
-            or slot_of(instance) not in avoids
-            or all(slot_of(other) in avoids for other in self.instances.fleet.serving)
-        )
-
     def _take(self, entry: QueueEntry, num_items: int) -> tuple[QueueEntry, int, int]:
         lo = self.queue.take(entry, num_items)
         return entry, lo, lo + num_items
@@ -453,26 +383,19 @@ class BatchScheduler:
     def _start(
         self, instance: int, parts: list[tuple[QueueEntry, int, int]], num_units: int, now_s: float
     ) -> StartBatch:
-        has_others = len(self._assigned_s) > 1
-        others_serve = has_others and len(self.instances.fleet.serving) > 1
+        others_serve = self.idle.are_several and len(self.instances.fleet.serving) > 1
         tasks = tuple([self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts])
-        num_running, keeps_state = self._num_running, self.engine.keeps_state
         for entry, lo, hi in parts:
-            query = entry.query
             self.account.sent(entry.request, now_s, hi - lo)
-            num_running[query] = num_running.get(query, 0) + 1
-            if keeps_state:
-                self._touched.setdefault(query, set()).add(instance)
+            self.kept.started(entry.query, instance)
         profile = self.instances.fleet.replica(instance).profile
         num_tokens = num_batch_tokens(parts) if profile.depends_on_length else None
-        batch = _Batch(next(self._ids), tuple(parts), tasks, num_units, num_tokens, now_s)
-        self._rest(instance)
+        batch = RunningBatch(next(self._ids), tuple(parts), tasks, num_units, num_tokens, now_s)
         self._running[instance] = batch
-        if has_others:  # else nothing is shared out
-            self._assigned_s[instance] += self.prediction(instance).batch_s(num_units, num_tokens)
+        self.idle.assign(instance, num_units, num_tokens)
         return StartBatch(self.engine.name, instance, batch.id, tasks, num_units, num_tokens)
 
-    def _end(self, instance: int, batch_id: int | None = None) -> _Batch | None:
+    def _end(self, instance: int, batch_id: int | None = None) -> RunningBatch | None:
         """Return what an instance was running, if it was that batch; the instance is idle from now on."""
         batch = self._running.get(instance)
         if batch is None or batch_id not in (None, batch.id):
@@ -480,46 +403,18 @@ class BatchScheduler:
         del self._running[instance]
         match self.instances.fleet.state[instance]:
             case "serving":
-                self._set_idle(instance)
+                self.idle.add(instance)
             case "draining":
                 self._drained.append(instance)
-        num_running = self._num_running
         for entry, _, _ in batch.parts:
-            query = entry.query
-            if num_running[query] > 1:
-                num_running[query] -= 1
-                continue
-            del num_running[query]
-            if query in self._leaving:
-                self._left.append(query)
+            self.kept.ended(entry.query)
         return batch
 
     def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:
         """Take an instance out of service, and try again elsewhere what it was running."""
         batch = self._end(instance)
-        self._rest(instance)
-        self._assigned_s.pop(instance, None)
-        self._predictions.pop(instance, None)
-        return [] if batch is None else self._retry_lost(batch, error)
-
-    def _rest(self, instance: InstanceId) -> None:
-        """Give an instance no more work."""
-        self._idle_keys.pop(instance, None)
-
-    def _set_idle(self, instance: InstanceId) -> None:
-        self._idle_keys[instance] = key = self._assigned_s[instance], instance
-        heappush(self._idle, key)
-
-    def _first_idle(self) -> InstanceId:
-        """Return the idle instance that has been assigned the least work. There must be one."""
-        idle, keys = self._idle, self._idle_keys
-        while keys.get((first := idle[0])[1]) is not first:
-            heappop(idle)
-        return first[1]
-
-    def _least_assigned_s(self) -> float:
-        """Return where a new instance begins to count, so that it does not get everything."""
-        return min(self._assigned_s.values(), default=0.0)
+        self.idle.leave(instance)
+        return [] if batch is None else self._retries.lost(batch, error)
 
     def _budget(self, instance: InstanceId) -> int:
         """Return the units that one batch may have on an instance."""
@@ -545,56 +440,6 @@ class BatchScheduler:
             others_serve,
         )
 
-    def _has_untried(self, tried: Set[int]) -> bool:
-        """Return whether an instance serves, or may serve later, that is in none of some slots."""
-        fleet = self.instances.fleet
-        return any(fleet.state[one] != "draining" and fleet.slot(one) not in tried for one in fleet.live)
-
-    def _retry_lost(self, batch: _Batch, error: StrettoError, avoids: Set[int] = frozenset()) -> list[Report]:
-        """Queue the tasks of a lost batch again, each alone: one of them may have killed the instance. A
-        refusal before the batch was begun is no attempt, unless there were such for `recover_s` seconds, and
-        neither is what a server has answered that answers nobody well. The
-        tasks avoid the slot of an instance that lives and has failed.
-        """
-        reports: list[Report] = []
-        sent_s = batch.started_s
-        was_attempt = is_attempt(error)
-        for entry, lo, hi in batch.parts:
-            if entry.query in self._leaving:
-                continue
-            if entry.request.node.runs_once:
-                reports.append(failed(entry.request, lo, hi, _in_doubt(entry, error)))
-            elif entry.attempt + was_attempt >= self.engine.max_attempts or entry.is_refused_too_long(
-                self.engine.recover_s, sent_s
-            ):
-                reports.append(failed(entry.request, lo, hi, error))
-            else:
-                again = entry.again(lo, hi, attempt=entry.attempt + was_attempt, alone=True)
-                again.after(error, avoids, sent_s, was_attempt=was_attempt)
-                self._queue_again(again, sent_s)
-        return reports
-
-    def _queue_again(self, entry: QueueEntry, sent_s: float) -> None:
-        """Queue what is tried again. If it was answered wrongly, it waits for other instances for some time,
-        counted from the start of its last batch.
-        """
-        if entry.wrong_at:
-            self._wronged.append((sent_s + self.instances.fleet.wait_s(self.engine.recover_s), entry))
-        self.queue.add(entry)
-
-    def _retry_apart(self, batch: _Batch, error: StrettoError) -> list[Report]:
-        """Queue a failed batch again task by task, then item by item; an item that fails alone has failed."""
-        parts = list(batch.parts)
-        if len(parts) == 1:
-            entry, lo, hi = parts[0]
-            if hi - lo == 1:
-                return [failed(entry.request, lo, hi, error)]
-            parts = [(entry, item, item + 1) for item in range(lo, hi)]
-        for entry, lo, hi in parts:
-            if entry.query not in self._leaving:
-                self._queue_again(entry.again(lo, hi, attempt=entry.attempt, alone=True), batch.started_s)
-        return []
-
 
 def _part_of(request: StepRequest, lo: int, hi: int) -> Mapping[str, object]:
     """Return the inputs of items `lo` to `hi` of a request."""
@@ -604,13 +449,3 @@ def _part_of(request: StepRequest, lo: int, hi: int) -> Mapping[str, object]:
         assert isinstance(column, Sequence)
         inputs[port] = column[lo - request.lo : hi - request.lo]
     return inputs
-
-
-def _in_doubt(entry: QueueEntry, error: StrettoError) -> EffectInDoubt:
-    in_doubt = EffectInDoubt(
-        f"the effect had begun when its instance was lost ({error.message}); it may have happened, so it is "
-        "not tried again; if its tool takes an idempotency key, give the call the setting idempotent=true",
-        step=entry.request.step,
-    )
-    in_doubt.__cause__ = error
-    return in_doubt

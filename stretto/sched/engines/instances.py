@@ -25,8 +25,8 @@ class EngineInstances:
     deadline as long as an instance is starting or suspect.
 
     Attributes:
-        fleet: the states of all instances. Callers only read it; to change it they call the methods of this
-            class.
+        fleet: the states of all instances. Callers change it by the methods of this class alone, but for what
+            `Fleet.answered` and `Fleet.idle` note.
         may_fail_waiting: whether `fail_waiting` may have something to do, and `next_due_s` something to
             return; False while all is well.
     """
@@ -66,12 +66,6 @@ class EngineInstances:
         self.fleet.suspected(instance, reason, now_s, rest_s)
         self._note(now_s)
         return True
-
-    def answered(self, instance: InstanceId) -> None:
-        """Reset the failure counts of an instance's replica (which delay its restarts), because the instance
-        has answered a request.
-        """
-        self.fleet.answered(instance)
 
     def lost(self, instance: InstanceId, error: StrettoError, now_s: float) -> list[FleetAction]:
         """Record that an instance is gone; return the actions that start a new instance in its place, if

@@ -14,6 +14,7 @@ from stretto.model.deployment import Engine
 from stretto.model.errors import InternalError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
+from stretto.sched.engines.offline_work import OfflineWork
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
@@ -31,9 +32,6 @@ than any rank in seconds or rounds, and less than what a priority of vLLM can te
 
 _AGED_EVERY = 8
 """Number of choices of which one is of the class of throughput, while aged work of that class waits."""
-_WINDOWS = 2.0
-"""Multiple of the predicted time of offline work that is left for it before its deadline."""
-
 _MAX_FRESH = 256
 """Number of entries that may wait to be put in order, small enough that ordering them is quick."""
 
@@ -81,9 +79,7 @@ class EngineQueue:
         self._num_forgotten = 0
         self._num_passed = _AGED_EVERY  # choices of the class of latency since the last of that of throughput
         self._num_serving = num_serving
-        self._offline: dict[QueueEntry, float] = {}  # predicted seconds of each that waits
-        self._offline_s = 0.0
-        self._windows: list[tuple[float, int, QueueEntry]] = []  # a heap, as that of ages
+        self._offline = OfflineWork(self._config)
         self.num_changes = 0
         """Number that grows whenever an entry comes or goes, or the order of waiting entries may change for
         another reason than that they have waited longer.
@@ -106,7 +102,7 @@ class EngineQueue:
         self.num_changes += 1
         self._num_entries += 1
         if entry.sorted_as.criteria == "offline":
-            self._add_offline(entry)
+            self._offline.add(entry)
         if self._ages is not None:
             heappush(self._ages, (*entry.arrival, entry))
         if entry.alone:
@@ -178,8 +174,7 @@ class EngineQueue:
         Raises:
             InternalError: the order, perhaps a user's own, chose what does not wait, or holds for ever.
         """
-        if self._windows:
-            self._raise_offline(now_s)
+        self._raise_offline(now_s)
         if self._fresh:
             self._put_in_order()
         chosen = self._orders[self._class_to_serve(now_s)].take(to_fill, fits, now_s)
@@ -212,7 +207,7 @@ class EngineQueue:
             parts.append((entry, entry.lo, entry.hi))
             entry.lo = entry.hi
         self._num_entries = 0
-        self._forget_offline()
+        self._offline.clear()
         self._fresh.clear()
         return parts, num_units
 
@@ -238,7 +233,7 @@ class EngineQueue:
         self.num_changes += 1
         criteria = entry.sorted_as.criteria
         if criteria == "offline":
-            self._price_offline(entry, lo + num_items)
+            self._offline.price(entry, lo + num_items)
         if entry.alone:
             entry.lo += num_items
         else:
@@ -325,7 +320,7 @@ class EngineQueue:
         self._of_query.clear()
         for waiting in self._waiting.values():
             waiting.clear()
-        self._forget_offline()
+        self._offline.clear()
         self._ages = None
         self._num_entries = 0
         self._num_forgotten = self._num_added
@@ -393,40 +388,15 @@ class EngineQueue:
         is_aged = oldest_s < min(now_s - self._age_limit_s, next(iter(latency)).arrival_s)
         return "throughput" if is_aged and self._num_passed >= _AGED_EVERY - 1 else "latency"
 
-    def _add_offline(self, entry: QueueEntry) -> None:
-        self._price_offline(entry, entry.lo)
-        start_by_s = self._config.account.start_by_s(entry.request)
-        if start_by_s < math.inf and not entry.alone:
-            heappush(self._windows, (start_by_s, entry.number, entry))
-
     def _raise_offline(self, now_s: float) -> None:
         """Move offline work to the class of throughput, while what waits would take longer than is left."""
-        while self._windows:
-            start_by_s, _, entry = self._windows[0]
-            is_gone = entry.sorted_as.criteria != "offline" or entry in self._aside or not self._has(entry)
-            if not is_gone and now_s < start_by_s - _WINDOWS * self._offline_s / max(1, self._num_serving()):
-                return
-            heappop(self._windows)
-            if not is_gone:
+        while (entry := self._offline.take_urgent(self._num_serving, now_s)) is not None:
+            if entry.sorted_as.criteria == "offline" and entry not in self._aside and self._has(entry):
                 self._put_in_order()
                 lo, hi = entry.lo, entry.hi
                 self.remove(entry)
                 entry.demand = entry.demand._replace(criteria="throughput")
                 self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
-
-    def _forget_offline(self) -> None:
-        self._offline.clear()
-        self._windows.clear()
-        self._offline_s = 0.0
-
-    def _price_offline(self, entry: QueueEntry, lo: int) -> None:
-        """Count the items of an offline entry from `lo` on as the ones that wait."""
-        self._offline_s -= self._offline.pop(entry, 0.0)
-        if lo < entry.hi:
-            config, num_output = self._config, entry.num_output * (entry.hi - lo)
-            seconds = config.unit_s * entry.num_units(lo, entry.hi) + config.output_s * num_output
-            self._offline[entry] = seconds
-            self._offline_s += seconds
 
     def _entries(self, query: str) -> list[QueueEntry]:
         return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
@@ -435,7 +405,7 @@ class EngineQueue:
         self._num_entries -= 1
         self.num_changes += 1
         if entry.sorted_as.criteria == "offline":
-            self._price_offline(entry, entry.hi)
+            self._offline.price(entry, entry.hi)
         if entry in self._fresh:
             del self._fresh[entry]
             return

@@ -91,19 +91,12 @@ class BoundRequests:
         self._sort(instance)
         self.queue(instance).add(entry)
 
-    def take(self, entry: QueueEntry) -> BoundRequest:
-        """Stop tracking a request that is sent to its instance now; return its record.
-
-        The caller removes the request from the instance's queue.
-        """
-        return self._forget(entry)
-
     def remove(self, entry: QueueEntry) -> BoundRequest:
         """Remove a request from the queue of the instance that it waits for, because it goes to another
         instance or its result is no longer wanted; return its record.
         """
         self._queues[self._bound[entry].instance].remove(entry)
-        return self._forget(entry)
+        return self.take(entry)
 
     def leave(self, instance: InstanceId) -> list[QueueEntry]:
         """Remove all requests that wait for an instance which takes no more work, and its queue; return them
@@ -114,7 +107,7 @@ class BoundRequests:
         queue = self._queues.pop(instance, None)
         left = [] if queue is None else sorted(queue, key=lambda entry: entry.arrival)
         for entry in left:
-            self._forget(entry)
+            self.take(entry)
         return left
 
     def of_query(self, query: str) -> list[QueueEntry]:
@@ -134,7 +127,7 @@ class BoundRequests:
         not affected.
         """
         for entry in list(self._bound):
-            self._forget(entry)
+            self.take(entry)
         for queue in self._queues.values():
             queue.clear()
 
@@ -147,7 +140,7 @@ class BoundRequests:
         assert {entry for query in self._of_query for entry in self.of_query(query)} == set(self._bound)
         assert all(entry.hi == entry.lo + 1 for entry in by_queue)
         assert sorted(self._by_wait) == sorted(i for i, queue in self._queues.items() if queue)
-        for view in self._loads.views():
+        for view in self._loads.table:
             waiting = [one for one in self._bound.values() if one.instance == view.id]
             assert view.num_waiting == len(waiting)
             requests = [one.request for one in waiting]
@@ -156,7 +149,11 @@ class BoundRequests:
             assert abs(view.waiting_s - sum(one.share_s for one in waiting)) < 1e-6
             assert not waiting or view.state == "serving"
 
-    def _forget(self, entry: QueueEntry) -> BoundRequest:
+    def take(self, entry: QueueEntry) -> BoundRequest:
+        """Stop tracking a request that is sent to its instance now; return its record.
+
+        The caller removes the request from the instance's queue.
+        """
         bound = self._bound.pop(entry)
         nodes = self._of_query[entry.query]
         entries = nodes[entry.request.node.id]
@@ -173,7 +170,7 @@ class BoundRequests:
         """Put an instance in its place among those for which something waits."""
         if (wait_s := self._waits_s.pop(instance, None)) is not None:
             self._by_wait.remove((-wait_s, instance))
-        view = self._loads.view(instance)
+        view = self._loads.table.get(instance)
         if view is not None and view.num_waiting:
             self._waits_s[instance] = view.waiting_s
             self._by_wait.add((-view.waiting_s, instance), instance)

@@ -135,11 +135,11 @@ class PlaceEarly:
             try:
                 self._queue.add(_anew(entry, entry.lo, moved_from=instance))
             except Exception as bug:  # of the order; the others are to be queued all the same
-                self._loads.note_bug(bug)
+                self._loads.policy.note_bug(bug)
 
     def freed(self, instance: InstanceId) -> None:
         """Note that a request has left an instance, so that the next `place` looks there for room."""
-        if self._loads.view(instance) is not None:
+        if self._loads.table.get(instance) is not None:
             self._freed[instance] = self._to_admit[instance] = None
 
     def end_query(self, query: str) -> None:
@@ -196,8 +196,8 @@ class PlaceEarly:
         """
         self._bound.check_invariants()
         if self.not_before_s is None:
-            assert self._loads.idle_host_of_all(self._queue.in_order) is None
-            for view in self._loads.views():
+            assert self._loads.eligible.idle_host_of_all(self._queue.in_order) is None
+            for view in self._loads.table:
                 assert view.num_running or not view.num_waiting
 
     def _bind_new(self, now_s: float) -> Iterator[Placed]:
@@ -209,13 +209,13 @@ class PlaceEarly:
 
         def has_place(entry: QueueEntry) -> int:
             nonlocal request, choice
-            if not self._shown.may_go_out(entry) or not self._loads.may_bind_now(entry):
+            if not self._shown.may_go_out(entry) or not self._loads.eligible.may_bind(entry):
                 return 0
             request = self._describe(entry, now_s)
-            choice = _naming(self._loads.choose(request, now_s, entry), entry.moved_from)
+            choice = _naming(self._loads.choice.choose(request, now_s, entry), entry.moved_from)
             return int(choice is not None)
 
-        while self._queue and self._loads.may_bind:
+        while self._queue and self._loads.choice.may_bind:
             chosen = self._queue.choose(0, has_place, now_s)
             if self._shown.set_aside(now_s):
                 continue
@@ -223,7 +223,7 @@ class PlaceEarly:
                 return
             assert request is not None
             assert choice is not None
-            view = self._loads.view(choice.instance)
+            view = self._loads.table.get(choice.instance)
             is_offline = request.purpose.preference == "offline"
             if view is not None and (view.state == "suspect" or is_offline):
                 yield Placed(self._queue, chosen.entry, request, choice)
@@ -242,7 +242,7 @@ class PlaceEarly:
         while self._to_admit:
             instance = next(iter(self._to_admit))
             self._yields_s.pop(instance, None)
-            queue, view = self._bound.queue(instance), self._loads.view(instance)
+            queue, view = self._bound.queue(instance), self._loads.table.get(instance)
             to_fill = 0 if view is None else view.room_tokens
             while queue:
                 chosen = queue.choose(to_fill, lambda entry: self._fits(entry, now_s), now_s)
@@ -261,9 +261,9 @@ class PlaceEarly:
 
     def _fits(self, entry: QueueEntry, now_s: float) -> int:
         bound = self._bound.of(entry)
-        if not self._loads.has_room(bound.instance, bound.request):
+        if not self._loads.choice.has_room(bound.instance, bound.request):
             return 0
-        if self._loads.admits(bound.instance, bound.request, now_s):
+        if self._loads.choice.admits(bound.instance, bound.request, now_s):
             return 1
         self._yield_until(bound, now_s)
         return 0
@@ -286,7 +286,7 @@ class PlaceEarly:
         for entry in self._bound.queue(source).heads(min(_HEADS, self._num_asks), now_s):
             self._num_asks -= 1
             request = self._describe(entry, now_s, source, ahead_s)
-            choice = _naming(self._loads.choose(request, now_s, entry), source)
+            choice = _naming(self._loads.choice.choose(request, now_s, entry), source)
             if choice is None or choice.instance == source:
                 ahead_s += self._bound.of(entry).share_s
                 continue
@@ -296,12 +296,12 @@ class PlaceEarly:
 
     def _could_take_more(self, instance: InstanceId) -> bool:
         """Return whether an instance serves, has room, and nothing waits for it."""
-        view = self._loads.view(instance)
+        view = self._loads.table.get(instance)
         return view is not None and view.state == "serving" and not view.num_waiting and view.room_tokens > 0
 
     def _has_become_slower(self, instance: InstanceId) -> bool:
         """Return whether an instance is slower by a margin than when its queue was last asked about."""
-        view = self._loads.view(instance)
+        view = self._loads.table.get(instance)
         if view is None:
             return False
         before = min(self._asked_at.get(instance, 1.0), view.slowness)

@@ -64,8 +64,8 @@ class PlaceLate(Placing):
             return
         self._had_no_room_at = None
         self._looked_s = now_s
-        to_fill = self._loads.roomiest
-        while self._queue and self._loads.may_place:
+        to_fill = self._loads.table.roomiest
+        while self._queue and self._loads.choice.may_place:
             placed = self._next(to_fill, now_s)
             if placed is None:
                 return
@@ -81,8 +81,8 @@ class PlaceLate(Placing):
         there while an instance is idle that could run whatever waits. For tests.
         """
         if self.not_before_s is None:
-            assert self._loads.idle_host_of_all(self._queue.in_order) is None
-        assert not any(view.num_waiting for view in self._loads.views())
+            assert self._loads.eligible.idle_host_of_all(self._queue.in_order) is None
+        assert not any(view.num_waiting for view in self._loads.table)
 
     def _next(self, to_fill: int, now_s: float) -> Placed | None:
         request: PlacementRequest | None = None
@@ -92,11 +92,11 @@ class PlaceLate(Placing):
         def fits(entry: QueueEntry) -> int:
             nonlocal request, choice, is_any_small, is_asked
             is_asked = True
-            if not self._shown.may_go_out(entry) or not self._loads.may_fit(entry):
+            if not self._shown.may_go_out(entry) or not self._loads.choice.may_fit(entry):
                 return 0
             is_any_small = True
             request = self._describe(entry, now_s)
-            choice = self._loads.choose(request, now_s, entry)
+            choice = self._loads.choice.choose(request, now_s, entry)
             return int(choice is not None)
 
         chosen = self._queue.choose(to_fill, fits, now_s)

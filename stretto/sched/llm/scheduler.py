@@ -20,15 +20,15 @@ from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.tokens import num_tokens
 from stretto.llm.output.sampling import with_seed
 from stretto.model.deployment import Engine, Replica
-from stretto.model.errors import BadServer, EngineTimeout, EngineUnreachable, StrettoError
+from stretto.model.errors import EngineTimeout, StrettoError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.sched.engines.instances import EngineInstances
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.expected_outputs import ExpectedOutputs, num_output_tokens
 from stretto.sched.llm.handed_over import HandedOver
-from stretto.sched.llm.last_heard import LastHeard
 from stretto.sched.llm.loads import InstanceLoads
+from stretto.sched.llm.lost_requests import LostRequests, left_by
 from stretto.sched.llm.new_placing import new_placing
 from stretto.sched.llm.placement_requests import PlacementRequests
 from stretto.sched.llm.placing import Placed
@@ -37,6 +37,7 @@ from stretto.sched.llm.reuse_forecasts import ReuseForecasts
 from stretto.sched.llm.room_gate import RoomGate
 from stretto.sched.llm.run_apart import RunApart
 from stretto.sched.llm.running_request import Running, completed
+from stretto.sched.llm.running_requests import RunningRequests
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.messages import Action, Admit, CancelTask, Release, Retain
 from stretto.sched.orders import ORDERS
@@ -44,7 +45,7 @@ from stretto.sched.orders.order import NewOrder, prices_s
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
-from stretto.sched.queries.results import Delivered, Report, failed, is_attempt, is_worth_retrying
+from stretto.sched.queries.results import Delivered, Report
 from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
@@ -89,16 +90,16 @@ class LLMScheduler:
         self._handed_over = HandedOver(engine.name)
         self._num_changes: dict[str, int] = {}
         self._has_left = False
-        self._of_query: dict[str, dict[InstanceId, dict[int, Running]]] = {}
-        self._of_node: dict[tuple[str, int], dict[int, Running]] = {}
+        self._running = RunningRequests()
         self._too_slow: dict[str, dict[int, set[int]]] = {}
         self._touched: dict[InstanceId, set[str]] = {}
         self._drained: dict[InstanceId, None] = {}
         self._decided: list[Action] = []
         self._reuse = ReuseForecasts()
+        self._lost = LostRequests(
+            engine, self.instances.fleet, self._loads.eligible, self._reuse, self.account, self._requeue
+        )
         self._retains: list[Retain] = []
-        self._heard_instances = LastHeard[InstanceId]()
-        self._heard_tasks = LastHeard[tuple[InstanceId, int]]()
 
     @property
     def not_before_s(self) -> float | None:
@@ -124,7 +125,7 @@ class LLMScheduler:
             or self._gate
             or self._retains
             or self._drained
-            or self._loads.has_bug
+            or self._loads.policy.bug
         )
 
     # --- instances
@@ -184,7 +185,7 @@ class LLMScheduler:
         running = self._loads.of(instance).get(task)
         if running is not None:
             self._remove(running)
-            self._requeue(_left_by(running, running.entry.resumed(running.item, token_ids)))
+            self._requeue(left_by(running, running.entry.resumed(running.item, token_ids)))
 
     def stopped(self, instance: InstanceId, now_s: float) -> list[Report]:
         """Remove an instance that has ended as it was told to (after draining), and queue again the requests
@@ -218,14 +219,14 @@ class LLMScheduler:
         if timeout_s is None:
             return reports, actions
         error = EngineTimeout(f"engine {self.engine.name!r} was silent for {timeout_s:g} s")
-        for instance in self._heard_instances.silent_for(timeout_s, now_s):
+        for instance in self._running.instances.silent_for(timeout_s, now_s):
             reports += self._drop(instance, error, now_s)
             actions += self.instances.give_up(instance, error, now_s)
-        for instance, task in self._heard_tasks.silent_for(timeout_s, now_s):
+        for instance, task in self._running.tasks.silent_for(timeout_s, now_s):
             running = self._loads.of(instance)[task]
             self._remove(running)
             self._ahead.stop(running.entry.query, running.entry.request.node.id, None, now_s)
-            reports += self._retry([running], error, now_s)
+            reports += self._lost.again([running], error, now_s)
             actions.append(CancelTask(self.engine.name, instance, task))
         return reports, actions
 
@@ -236,9 +237,7 @@ class LLMScheduler:
         """
         if self.engine.timeout_s is None:
             return None
-        found = (self._heard_instances.oldest(), self._heard_tasks.oldest())
-        heard_s = min((one[1] for one in found if one is not None), default=None)
-        return None if heard_s is None else heard_s + self.engine.timeout_s
+        return self._running.next_expiry_s(self.engine.timeout_s)
 
     # --- requests
 
@@ -258,15 +257,15 @@ class LLMScheduler:
 
         Reports on tasks that were given up are ignored.
         """
-        if instance in self._heard_instances:
-            self._heard_instances.note(instance, now_s)
+        if instance in self._running.instances:
+            self._running.instances.note(instance, now_s)
         running = self._loads.of(instance).get(event.task)
         if running is None:
             return []
         self._gate.now_s = now_s
         request = running.entry.request
         self._start(running, now_s)
-        self._heard_tasks.note((instance, event.task), now_s)
+        self._running.tasks.note((instance, event.task), now_s)
         match event:
             case Piece():
                 offset, piece = running.offset, event.value
@@ -280,7 +279,7 @@ class LLMScheduler:
                 self._gate.ended(running.entry, running.item, usage)
                 self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
                 self._ahead.end(request.query, request.node.id)
-                self.instances.answered(instance)
+                self.instances.fleet.answered(instance)
                 self._outputs.observe(request, num_output)
                 self.account.answered(request, usage, num_output, now_s)
                 self._forecast(running, event, now_s)
@@ -288,11 +287,7 @@ class LLMScheduler:
             case Failed(error=error):
                 self._remove(running)
                 self._ahead.stop(request.query, request.node.id, None, now_s)
-                if is_worth_retrying(error) or (isinstance(error, BadServer) and self._has_untried(running)):
-                    return self._retry([running], error, now_s)
-                self._reuse.withdrawn(request.query, request.node.id)
-                self.account.withdrawn(request.query, request.node.id, {running.item})
-                return [failed(request, running.item, running.item + 1, error)]
+                return self._lost.failed(running, error, now_s)
         return []
 
     def _forecast(self, running: Running, done: Done, now_s: float) -> None:
@@ -311,7 +306,7 @@ class LLMScheduler:
 
         The KV that they have computed stays cached. A further attempt avoids the instances where they ran.
         """
-        of_node = self._of_node.get((query, node), {}).values()
+        of_node = self._running.of_node(query, node)
         tasks = [one for one in of_node if items is None or one.item in items]
         num_waiting = self.queue.withdraw(query, node, items) + self._placing.withdraw(query, node, items)
         num_waiting += self._gate.withdraw(query, node, items)
@@ -354,7 +349,7 @@ class LLMScheduler:
             for instance in [i for i in self._drained if not self._loads.of(i)]:
                 del self._drained[instance]
                 actions += self.instances.fleet.idle(instance)
-        self._loads.raise_bug()
+        self._loads.policy.raise_bug()
         self._decided = []
         return actions
 
@@ -385,7 +380,7 @@ class LLMScheduler:
         self._gate.ask(query, demands)
         self._handed_over.ask(query, demands)
         for node, demand in demands.items():
-            for running in self._of_node.get((query, node), {}).values():
+            for running in self._running.of_node(query, node):
                 running.entry.demand = demand
         self._note_change(query)
 
@@ -394,7 +389,7 @@ class LLMScheduler:
         return [
             *self.queue.queries(),
             *dict.fromkeys(entry.query for entry in (*self._placing.bound(), *self._gate.entries())),
-            *(query for query, tasks in self._of_query.items() if any(tasks.values())),
+            *self._running.queries(),
         ]
 
     def queries_in(self, instance: InstanceId) -> list[str]:
@@ -416,14 +411,13 @@ class LLMScheduler:
         running ones and free the query's KV.
         """
         actions: list[Action] = []
-        for instance, tasks in sorted(self._of_query.get(query, {}).items()):
-            for task, running in list(tasks.items()):
+        for instance, tasks in self._running.end_query(query):
+            for running in tasks:
                 self._remove(running)
-                actions.append(CancelTask(self.engine.name, instance, task))
+                actions.append(CancelTask(self.engine.name, instance, running.task))
             if query in self._touched.get(instance, ()):
                 self._touched[instance].discard(query)
                 actions.append(Release(self.engine.name, instance, query))
-        self._of_query.pop(query, None)
         self.queue.end_query(query)
         self._placing.end_query(query)
         self._gate.end_query(query)
@@ -468,15 +462,12 @@ class LLMScheduler:
         assert all(entry.lo < entry.hi for entry in self.queue)
         self._loads.check_invariants()
         self.account.check_invariants()
-        of_query = {
-            one.task for of in self._of_query.values() for many in of.values() for one in many.values()
-        }
-        assert of_query == {task for tasks in self._of_node.values() for task in tasks}
+        self._running.check_invariants()
         self._placing.check_invariants()
         self._shown.check_invariants()
         self._gate.check_invariants()
         fleet = self.instances.fleet
-        assert {view.id for view in self._loads.views()} == {*fleet.serving, *fleet.suspects}
+        assert {view.id for view in self._loads.table} == {*fleet.serving, *fleet.suspects}
         fleet.check_invariants()
 
     def _admit(self, placed: Placed, now_s: float) -> Admit:
@@ -485,7 +476,7 @@ class LLMScheduler:
         rank = queue.rank(entry)
         item, decode = entry.lo, request.decode
         prompt = request.prompts[item - request.lo]
-        output_key = self._loads.output_key(instance)
+        output_key = self._loads.eligible.output_keys[instance]
         task = LLMTask(
             next(self._ids),
             request.query,
@@ -498,7 +489,7 @@ class LLMScheduler:
             item,
             self._silence_s(request),
             request.is_continued,
-            self._loads.has_others(instance, entry.like),
+            self._loads.eligible.has_others(instance, entry.like),
         )
         num_tokens = placed.request.num_tokens
         prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
@@ -508,13 +499,10 @@ class LLMScheduler:
         running.output_key = output_key
         running.slot = self.instances.fleet.slot(instance)
         running.is_probe = self.instances.fleet.state[instance] == "suspect"
-        if not self._loads.of(instance):
-            self._heard_instances.note(instance, now_s)
         self._loads.add(running)
         self._apart.add(entry)
         self._gate.sent(entry, item, instance)
-        self._of_query.setdefault(request.query, {}).setdefault(instance, {})[task.id] = running
-        self._of_node.setdefault((request.query, request.node.id), {})[task.id] = running
+        self._running.add(running, now_s)
         if request.decode is None and not request.each:
             self._ahead.start(request, instance, num_tokens)
         if self.engine.keeps_state:
@@ -530,7 +518,7 @@ class LLMScheduler:
         self._remove(running)
         item = running.item
         again = running.entry.again(item, item + 1, attempt=running.entry.attempt, alone=False)
-        self._requeue(_left_by(running, again) if running.offset else again)
+        self._requeue(left_by(running, again) if running.offset else again)
         return CancelTask(self.engine.name, running.instance, running.task)
 
     def _silence_s(self, request: StepRequest) -> float:
@@ -552,7 +540,7 @@ class LLMScheduler:
         try:
             self._queue(entry)
         except Exception as bug:
-            self._loads.note_bug(bug)
+            self._loads.policy.note_bug(bug)
 
     def _note_change(self, query: str) -> None:
         self._num_changes[query] = self._num_changes.get(query, 0) + 1
@@ -570,7 +558,7 @@ class LLMScheduler:
         try:
             running.queue.started(running.entry, running.item, running.item + 1)
         except Exception as bug:
-            self._loads.note_bug(bug)
+            self._loads.policy.note_bug(bug)
             raise
 
     def _remove(self, running: Running, held_tokens: int | None = None) -> None:
@@ -583,15 +571,7 @@ class LLMScheduler:
         self._apart.remove(running.entry)
         self._placing.freed(running.instance)
         self._has_left = True
-        self._heard_tasks.forget((running.instance, running.task))
-        if not self._loads.of(running.instance):
-            self._heard_instances.forget(running.instance)
-        query, node = running.entry.query, running.entry.request.node.id
-        self._of_query.get(query, {}).get(running.instance, {}).pop(running.task, None)
-        of_node = self._of_node[query, node]
-        del of_node[running.task]
-        if not of_node:
-            del self._of_node[query, node]
+        self._running.remove(running)
 
     def _drop(
         self, instance: InstanceId, error: StrettoError, now_s: float, *, kills: bool = True
@@ -610,48 +590,4 @@ class LLMScheduler:
         self._ahead.lose(instance)
         self._loads.leave(instance)
         self._loads.forget(instance)
-        return self._retry(lost, error, now_s, killed=kills)
-
-    def _has_untried(self, running: Running) -> bool:
-        """Return whether another instance may answer a request that was answered wrongly where it runs."""
-        fleet = self.instances.fleet
-        tried = running.entry.wrong_at | {running.slot}
-        return self._loads.has_untried(running, tried) or any(
-            fleet.state[instance] == "starting" and fleet.slot(instance) not in tried
-            for instance in fleet.live
-        )
-
-    def _retry(
-        self, lost: list[Running], error: StrettoError, now_s: float, *, killed: bool = False
-    ) -> list[Report]:
-        """Queue again what was lost. What only found out that an instance is still down was no attempt, and
-        neither was what never reached it, or was refused before it was begun, or met a server that answers
-        nobody well; but what has been refused again and again for `recover_s` seconds fails. `killed` says
-        that the instance died of one of them, perhaps.
-        """
-        reports: list[Report] = []
-        for running in lost:
-            entry, item = running.entry, running.item
-            found_it_down = running.is_probe and not running.offset
-            was_begun = is_attempt(error) and not isinstance(error, EngineUnreachable)
-            was_attempt = was_begun and not found_it_down
-            attempt = entry.attempt + was_attempt
-            if attempt >= self.engine.max_attempts or entry.is_refused_too_long(self.engine.recover_s, now_s):
-                self._reuse.withdrawn(entry.query, entry.request.node.id)
-                self.account.withdrawn(entry.query, entry.request.node.id, {item})
-                reports.append(failed(entry.request, item, item + 1, error))
-            else:
-                again = entry.again(item, item + 1, attempt=attempt, alone=False)
-                again.after(error, {running.slot}, now_s, was_attempt=was_attempt)
-                again.is_suspected = again.is_suspected or killed
-                if running.offset and again.said_by != running.output_key:
-                    again.generated = ()
-                self._requeue(_left_by(running, again) if running.offset else again)
-        return reports
-
-
-def _left_by(running: Running, entry: QueueEntry) -> QueueEntry:
-    """Return what is to go on elsewhere, with a note of who has generated, perhaps shown, a part of it."""
-    entry.said_by = running.output_key
-    entry.is_shown = entry.is_shown or (running.offset > 0 and entry.request.shows)
-    return entry
+        return self._lost.again(lost, error, now_s, killed=kills)

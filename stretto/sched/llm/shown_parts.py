@@ -62,7 +62,7 @@ class ShownParts:
 
         The next `set_aside` takes an entry that may not be sent out of the queue's order.
         """
-        if self._loads.has_host(entry) and self._may_have_turn(entry):
+        if self._loads.eligible.has_host(entry) and self._may_have_turn(entry):
             return True
         self._unlike.append(entry)
         return False
@@ -93,9 +93,9 @@ class ShownParts:
             return
         waits, self._waits = self._waits, {}
         for entry in aside:
-            if entry.wrong_at and not self._loads.has_host(entry) and self._hope(entry) == "none":
+            if entry.wrong_at and not self._loads.eligible.has_host(entry) and self._hope(entry) == "none":
                 entry.wrong_at = frozenset()  # nobody else is to come, so the next wrong answer is the last
-            if not self._loads.has_host(entry):
+            if not self._loads.eligible.has_host(entry):
                 wait, hope = waits.get(entry), self._hope(entry)
                 self._waits[entry] = wait if wait and wait.hope == hope else _Wait(hope, now_s)
             elif self._may_have_turn(entry):
@@ -125,10 +125,12 @@ class ShownParts:
     def check_invariants(self) -> None:
         """Check that no request is set aside that an instance could take. For tests."""
         for entry in self._queue.aside:
-            assert not (self._loads.has_host(entry) and self._may_have_turn(entry)), "it waits for nothing"
+            assert not (self._loads.eligible.has_host(entry) and self._may_have_turn(entry)), (
+                "it waits for nothing"
+            )
 
     def _may_have_turn(self, entry: QueueEntry) -> bool:
-        return self._apart.may_go_out(entry) and self._loads.may_hold_up(entry)
+        return self._apart.may_go_out(entry) and self._loads.eligible.may_hold_up(entry)
 
     def _hope(self, entry: QueueEntry) -> Hope:
         """Return what an entry may hope for that no serving instance can take."""

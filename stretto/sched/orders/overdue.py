@@ -5,7 +5,7 @@ from __future__ import annotations
 from stretto.sched.orders.earliest import Earliest
 from stretto.sched.queries.request import QueueEntry
 
-EVERY = 128
+EVERY = 512
 """While the oldest entry is overdue, at least one of so many units of work that are taken is its own."""
 
 

@@ -1,9 +1,9 @@
 """The programs of several queries that are silent, of which nobody says whether they have ended.
 
 After each query, a program is judged when as much time has passed as the longest silence that lately came
-before a program of the kind went on. By then it has gone on, or is taken to have ended until it goes on after
-all. If going on counted at once, programs would seem longer than they are. A program that is silent for much
-longer than that is given up.
+before a program of the kind went on, and 15 s at least: the first silences are few, and most are short. By
+then it has gone on, or is taken to have ended until it goes on after all. If going on counted at once,
+programs would seem longer than they are. A program that is silent for much longer than that is given up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_KINDS = 1024
 _MAX_ENDS = 8192
 """Queries of a kind that are not judged yet."""
 _SILENCE_S = 15.0
-"""Seconds that stand for the longest silence while none is known. A program is not given up before."""
+"""Seconds that stand for the longest silence where that is shorter, or not known."""
 _SILENCES = 3.0
 """Multiple of the longest recent silence after which a program is given up."""
 _FORGETS = 0.998
@@ -80,7 +80,7 @@ class SilentPrograms:
         of_kind = self._kinds.get(kind)
         if of_kind is None:
             return
-        until_s = now_s - (_SILENCE_S if of_kind.longest_s is None else of_kind.longest_s)
+        until_s = now_s - max(_SILENCE_S, of_kind.longest_s or 0.0)
         while of_kind.ends and of_kind.ends[0][0] < until_s:
             yield of_kind.ends.popleft()[1:]
 
@@ -90,8 +90,7 @@ class SilentPrograms:
         if of_kind is None or not of_kind.since_s:
             return None
         name = next(iter(of_kind.since_s))
-        longest_s = _SILENCE_S if of_kind.longest_s is None else of_kind.longest_s
-        most_s = max(_SILENCE_S, _SILENCES * longest_s)
+        most_s = max(_SILENCE_S, _SILENCES * (of_kind.longest_s or _SILENCE_S))
         return name if now_s - of_kind.since_s[name] > most_s else None
 
     def check_invariants(self, expected: Set[ProgramKey]) -> None:

@@ -182,7 +182,7 @@ class AppService:
         """Return the compiled graph of a query with these settings."""
         try:
             egraph = self._runtime.plan_cache.plan(app.template, configuration, WEIGHED)
-            self._runtime.system.check_engines(egraph)
+            self._runtime.system.engines.check_engines(egraph)
         except UserError as error:
             place = place_of_error(app.template, configuration, self._runtime.deployments)
             raise Misplaced(place, error.message) from error
@@ -192,7 +192,7 @@ class AppService:
         """Check that the runtime has the engines of an app. Raises ConfigError."""
         try:
             egraph = self._runtime.plan_cache.plan(app.template, {}, WEIGHED)
-            self._runtime.system.check_engines(egraph)
+            self._runtime.system.engines.check_engines(egraph)
         except UserError as error:
             raise ConfigError(f"app {app.name!r}: {error.message}") from error
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from stretto.apps import APPS, search_empowered
 from stretto.apps.template import Template
+from stretto.apps.template_file import template_in_file
 from stretto.graph.types import item_type
 from stretto.graph.verify import verify
-from stretto.model.errors import ConfigError, StrettoError
-from stretto.model.foreign import described
+from stretto.model.errors import ConfigError
 from stretto.service.apps.answers import check_outputs
 from stretto.service.apps.inputs import check_servable, input_schema
 from stretto.service.apps.settings import described_settings
@@ -94,53 +90,15 @@ def load_apps(wheres: Iterable[str], *, small_llm: bool = False) -> dict[str, De
     """
     found: dict[str, DeployedApp] = {}
     for where in wheres:
-        path, colon, name = where.rpartition(":")
+        _, colon, name = where.rpartition(":")
         if not colon:
             if where not in READY_MADE:
                 known = ", ".join(READY_MADE)
                 raise ConfigError(f"--app {where}: give FILE.py:NAME, or a ready-made app: {known}")
             name, template = where, READY_MADE[where](small_llm=small_llm)
         else:
-            template = _template(where, Path(path), name)
+            template = template_in_file(where)
         if name in found:
             raise ConfigError(f"--app {where}: another app is called {name!r}")
         found[name] = deploy_app(name, template)
     return found
-
-
-def _template(where: str, path: Path, name: str) -> Template:
-    given = getattr(_module(where, path), name, None)
-    if given is not None and callable(given) and not isinstance(given, type):
-        try:
-            given = given()
-        except StrettoError:
-            raise
-        except Exception as error:  # the function is a user's
-            raise ConfigError(f"--app {where}: {name}() raised {described(error)}") from error
-    if not isinstance(given, Template):
-        raise ConfigError(
-            f"--app {where}: {name} must be a Template or a function without arguments that returns one"
-        )
-    return given
-
-
-def _module(where: str, path: Path) -> ModuleType:
-    """Run a file of a user as a module; it may import what is in its own folder."""
-    if not path.is_file():
-        raise ConfigError(f"--app {where}: there is no file {path}")
-    module_name = f"stretto_app_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"--app {where}: {path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except StrettoError:
-        raise
-    except Exception as error:  # the file is a user's
-        raise ConfigError(f"--app {where}: {path} raised {described(error)}") from error
-    return module

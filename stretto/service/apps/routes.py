@@ -127,7 +127,7 @@ class AppRoutes:
     def _app(self, request: ServiceRequest) -> DeployedApp:
         name = request.parts[0]
         if name not in self._service.apps:
-            raise not_found(f"app {name!r:.80}")
+            raise not_found(f"app {name!r:.80}; there are {', '.join(self._service.apps) or 'none'}")
         return self._service.apps[name]
 
     def _query(self, request: ServiceRequest) -> AppQuery:

@@ -16,6 +16,7 @@ from stretto.router.front import Front
 from stretto.router.messages import NamedProgram, Sender
 from stretto.router.open_requests import queue_engine
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_changes import WorkerChanges
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Event, Open, Reply
 from stretto.sched.observer import Observer
@@ -67,7 +68,7 @@ class WorkerPool(Observer):
         self._sessions: set[str] = set()  # queries that are sessions
         self._tenants: dict[str, str] = {}  # of queries that are programs by themselves
         self._is_open = False
-        profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
+        profile = config.worker[0].profile if config.worker else UNKNOWN_LLM  # also of those that come later
         self.deployment: Deployment = pooled_deployment(
             engine, model, profile, lambda: self.front, self._sender_of
         )
@@ -79,6 +80,11 @@ class WorkerPool(Observer):
         if not self._is_open:
             raise ConfigError("the workers are not watched yet")
         return self._router.front
+
+    @property
+    def changes(self) -> WorkerChanges:
+        """What changes the workers; inside of the pool's block."""
+        return self._router.changes
 
     @property
     def learned(self) -> LearnedWork:
@@ -138,7 +144,7 @@ class WorkerPool(Observer):
     def _sender_of(self, task: int) -> Sender | None:
         """Return who sends the requests of a task of the engine; None if the task has ended."""
         assert self._runtime is not None, "the runtime is served before it is asked anything"
-        step = self._runtime.system.request_of(self.engine, task)
+        step = self._runtime.system.engines.request_of(self.engine, task)
         if step is None:
             return None
         program = _program_of(step)

@@ -7,14 +7,17 @@ long texts and names the limit of a request. Any other server is asked in OpenAI
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from stretto.engines.batch.applications import Op, answer_batch
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.tei_wire import INFO, read_info
+from stretto.engines.contract import BatchEngine
 from stretto.engines.openai_server.http import Http, read_server_json
 from stretto.model.errors import BadReply, BadServer, EngineTimeout, EngineUnavailable
+from stretto.model.tasks import Task
 from stretto.wire import paths
 from stretto.wire.models import choose_model, read_models
 
@@ -38,13 +41,16 @@ class ServedModel:
     truncates: bool
 
 
-class BatchServer:
-    """The client of one server. It is used from one thread, and keeps its connections between calls.
+class BatchServer(BatchEngine):
+    """An engine whose batches a server answers, and the client of that. It keeps its connections between
+    batches.
 
     Attributes:
         others_serve: whether other servers serve too, to which requests go that this one refuses, so that it
             is not asked again.
     """
+
+    RUNS_IN = ("thread", "process")
 
     def __init__(self, config: BatchServerConfig) -> None:
         """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key is unusable."""
@@ -54,6 +60,22 @@ class BatchServer:
         self._runner = asyncio.Runner()
         self._served: ServedModel | None = None
         self._is_closed = False
+
+    def run(self, tasks: Sequence[Task]) -> list[object]:
+        """Answer the tasks of a batch, in as many requests as the limits need, which are sent at once.
+
+        Raises:
+            EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
+            EngineTimeout: the server is silent.
+            BadReply: an input is unusable, or the server refuses it.
+            BadServer: the server answers nothing usable.
+        """
+        self.others_serve = any(task.others_serve for task in tasks)
+        return answer_batch(tasks, self.ops())
+
+    def ops(self) -> Mapping[str, Op]:
+        """Return functions that answer applications of ops, by op."""
+        raise NotImplementedError
 
     def served(self) -> ServedModel:
         """Return what the server is. It is asked once, and again after it was out of reach.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stretto.engines.batch.applications import OpApplication, answer_batch
+from stretto.engines.batch.applications import Op, OpApplication
 from stretto.engines.batch.embedding import embedded_text
 from stretto.engines.batch.server import tei_wire
 from stretto.engines.batch.server.client import BatchServer
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.pieces import pieces
 from stretto.model.errors import BadServer
-from stretto.model.tasks import Task
 from stretto.wire import embeddings
 from stretto.wire.embeddings import Vector
 
 
-class EmbeddingServer:
+class EmbeddingServer(BatchServer):
     """A batch engine that turns texts into vectors of unit length, at a server.
 
     Op `embed`: port `texts` (str, Chunk or Hit). Answers a float32 vector. A batch becomes as many requests
@@ -26,34 +25,14 @@ class EmbeddingServer:
     are equal. The size of the first vector is expected of all later ones.
     """
 
-    RUNS_IN = ("thread", "process")
-
     def __init__(self, config: BatchServerConfig) -> None:
         """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key is unusable."""
-        self._server = BatchServer(config)
+        super().__init__(config)
         self._num_dimensions: int | None = None
 
-    def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Embed the texts of all tasks; return a vector, or vectors, for each.
-
-        Raises:
-            EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
-            EngineTimeout: the server is silent.
-            BadReply: a text is none, or the server refuses texts or answers no usable vectors.
-        """
-        self._server.others_serve = any(task.others_serve for task in tasks)
-        return answer_batch(tasks, {"embed": self._embed})
-
-    def probe(self) -> None:
-        """Check whether the server answers. Raises EngineFailure if it does not."""
-        self._server.probe()
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
-
-    def close(self) -> None:
-        """Close the connections to the server."""
-        self._server.close()
+    def ops(self) -> Mapping[str, Op]:
+        """Return the function that embeds texts."""
+        return {"embed": self._embed}
 
     def _embed(self, applications: Sequence[OpApplication]) -> list[object]:
         texts = [embedded_text(application) for application in applications]
@@ -64,13 +43,13 @@ class EmbeddingServer:
     def _vectors(self, texts: Sequence[str]) -> list[Vector]:
         if not texts:
             return []
-        served = self._server.served()
+        served = self.served()
         parts = pieces(texts, served.max_texts)
         if served.is_tei:
-            answers = self._server.post_all([(tei_wire.EMBED, tei_wire.embed_request(p)) for p in parts])
+            answers = self.post_all([(tei_wire.EMBED, tei_wire.embed_request(p)) for p in parts])
             read = tei_wire.read_vectors
         else:
-            answers = self._server.post_all(
+            answers = self.post_all(
                 [
                     (
                         embeddings.PATH,

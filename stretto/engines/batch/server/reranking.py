@@ -5,68 +5,41 @@ Scores are pointwise, so that the hits of one question may be scored in several 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from stretto.engines.batch.applications import OpApplication, answer_batch
+from stretto.engines.batch.applications import Op, OpApplication
 from stretto.engines.batch.reranking import hits_of
 from stretto.engines.batch.server import tei_wire
 from stretto.engines.batch.server.client import BatchServer, Request, ServedModel
-from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.pieces import pieces
 from stretto.model.errors import BadServer
-from stretto.model.tasks import Task
 from stretto.model.values import Hit, as_text, document_order
 from stretto.wire import rerank
 
 
-class RerankingServer:
+class RerankingServer(BatchServer):
     """A batch engine that gives search hits new scores, at a server: how well each answers the question.
 
     Op `rerank`: ports `question` and `hits` (a list of Hit). Answers the same chunks with new scores, best
     first. Each question has requests of its own; those of a batch are sent at once.
     """
 
-    RUNS_IN = ("thread", "process")
-
-    def __init__(self, config: BatchServerConfig) -> None:
-        """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key is unusable."""
-        self._server = BatchServer(config)
-
-    def run(self, tasks: Sequence[Task]) -> list[object]:
-        """Answer each task with its hits, newly scored and sorted, the best first.
-
-        Raises:
-            EngineUnavailable: the server cannot be reached, breaks off, or is overloaded.
-            EngineTimeout: the server is silent.
-            BadReply: the question is no text, the hits are no list of hits, or the server refuses them or
-                answers no usable scores.
-        """
-        self._server.others_serve = any(task.others_serve for task in tasks)
-        return answer_batch(tasks, {"rerank": self._rerank})
-
-    def probe(self) -> None:
-        """Check whether the server answers. Raises EngineFailure if it does not."""
-        self._server.probe()
-
-    def release(self, query: str) -> None:
-        """Do nothing when a query ends, because nothing is kept for it."""
-
-    def close(self) -> None:
-        """Close the connections to the server."""
-        self._server.close()
+    def ops(self) -> Mapping[str, Op]:
+        """Return the function that scores hits."""
+        return {"rerank": self._rerank}
 
     def _rerank(self, applications: Sequence[OpApplication]) -> list[object]:
         lists = [hits_of(application) for application in applications]
         questions = [application.require("question", str) for application in applications]
         if not any(lists):
             return [[] for _ in lists]
-        served = self._server.served()
+        served = self.served()
         parts = [
             (number, question, part)
             for number, (question, hits) in enumerate(zip(questions, lists, strict=True))
             for part in pieces(hits, served.max_texts)
         ]
-        answers = self._server.post_all([_request(served, question, part) for _, question, part in parts])
+        answers = self.post_all([_request(served, question, part) for _, question, part in parts])
         scored: list[list[Hit]] = [[] for _ in lists]
         for (number, _, part), answer in zip(parts, answers, strict=True):
             scores = _scores(served, answer, len(part))

@@ -1,0 +1,65 @@
+"""Workers of a file that is looked at each second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from stretto.model.errors import ConfigError, StrettoError
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.discovery.source import Want
+from stretto.schema.reading import FileMark, file_mark, read_tables
+
+_LOOK_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class WatchedFile:
+    """A file with tables `[[router.worker]]`, and no others.
+
+    Args:
+        look_s: seconds between two looks at it.
+
+    Raises:
+        ConfigError: it cannot be read, or is wrong.
+    """
+
+    def __init__(self, file: Path, look_s: float = _LOOK_S) -> None:
+        self.name = f"file {file}"
+        self._file = file
+        self._look_s = look_s
+        self._seen: FileMark | None = file_mark(file)
+        self._workers = read_workers(file)
+
+    async def follow(self, want: Want) -> None:
+        """Tell the workers of the file, at each look."""
+        while True:
+            want(self._workers)
+            await asyncio.sleep(self._look_s)
+            mark = await asyncio.to_thread(file_mark, self._file)
+            if mark == self._seen:
+                continue
+            self._seen = mark
+            try:
+                self._workers = await asyncio.to_thread(read_workers, self._file)
+            except StrettoError as error:
+                _log.warning("the workers stay as they were: %s", error)
+
+
+def read_workers(file: Path) -> Sequence[WorkerConfig]:
+    """Return the workers of a file.
+
+    Raises:
+        ConfigError: it cannot be read, or has something else.
+    """
+    tables = read_tables(file)
+    if (row := tables.one("router")) is None:
+        return ()
+    row.check_keys(("worker",))
+    workers = row.build(RouterConfig).worker
+    for worker in workers:
+        if worker.is_several:
+            raise ConfigError(f"{file}: worker {worker.url}: dns and kubernetes belong into the settings")
+    return workers
