@@ -77,7 +77,7 @@ class RoutedExchange:
         spans: makes its spans; None makes none.
         trace: what happened to it so far.
         outgoing: the request as workers get it.
-        attempts: its attempts at workers.
+        attempts: attempts of the request at workers.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class RoutedExchange:
         self.trace = RequestTrace(self.outgoing.request_id, request.path, arrived_s)
         self._taken = TakenAnswer(self)
         self.attempts = Attempts(self._taken, self.outgoing, self.trace, request.on_sent)
-        self.act = door.act
+        self.act, self.readers = door.act, door.readers
 
     @property
     def router_state(self) -> RouterState:

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from stretto.http.body_readers import LARGE_BYTES
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.head import answer_head
 from stretto.model.errors import EngineFailure, EngineUnavailable
+from stretto.router.answer_owner import AnswerOwner
 from stretto.router.answers import UsageReader, is_answer, is_page, reported_failure
 from stretto.router.passed_stream import PassedStream
 from stretto.router.resumption import resumable
 from stretto.router.stored_names import made_id
 from stretto.router.told_headers import answer_headers, retry_after_s
 from stretto.wire.errors import is_passing
-
-if TYPE_CHECKING:
-    from stretto.router.exchange import RoutedExchange
 
 _MAX_WHOLE_BYTES = 1_000_000
 
@@ -38,7 +35,7 @@ class TakenAnswer:
         is_good: whether the answer that is passed on has status 200.
     """
 
-    def __init__(self, exchange: RoutedExchange) -> None:
+    def __init__(self, exchange: AnswerOwner) -> None:
         self.stream: PassedStream | None = None
         self.failure: tuple[int, Headers, bytes] | None = None
         self.is_good = False
@@ -129,7 +126,7 @@ class TakenAnswer:
         elif resumption.num_read <= LARGE_BYTES:
             self._go_on(resumption.rest(), reason, was_sent=was_sent)
         else:
-            task = exchange.door.readers.run(resumption.num_read, resumption.rest)
+            task = exchange.readers.run(resumption.num_read, resumption.rest)
             task.add_done_callback(lambda task: self._rest_was_written(task, reason, was_sent=was_sent))
 
     def on_broken(self) -> None:

@@ -83,7 +83,7 @@ class TenantPrograms:
     """A tenant that has programs.
 
     Attributes:
-        programs: its programs, beginning with the one that was used longest ago.
+        programs: programs of the tenant; the one that was used longest ago comes first.
         weight: number of its programs and of their keys.
         num_vain: prompts in a row in which no answer was found, searched or not.
     """

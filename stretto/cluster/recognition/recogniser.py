@@ -70,7 +70,7 @@ class _Running:
     """A request that is not answered yet.
 
     Attributes:
-        own: its prompt, as far as answers are looked for in it, if nothing else is known of it; else empty.
+        own: prompt of a request of which nothing else is known, as far as it is searched; else empty.
         is_noted: whether it is noted by what its answer is known again.
     """
 
