@@ -33,6 +33,10 @@ _KNOWN = ("FROM", "RUN", "WORKDIR", "COPY", "ENV", "USER", "EXPOSE", "ENTRYPOINT
 _SERVERS = "emulate --model llama-2-7b --loading-s 0 --port {port}"
 _DOOR = "serve --worker http://127.0.0.1:{port} --port {door}"
 _PORT, _DOOR_PORT = 18731, 18732
+_OF_MACHINE = (
+    *("/etc/resolv.conf", "/etc/apt", "/etc/pip.conf", "/etc/ssl/certs"),
+    *("/usr/share/keyrings", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates"),
+)
 _MOUNTS = ("proc", "dev", "sys")
 
 
@@ -118,18 +122,15 @@ def share_with(root: Path) -> None:
     """Give an image what this machine needs to reach packages: names, settings of apt and pip, and files that
     these name.
     """
-    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
     shutil.rmtree(root / "etc/apt", ignore_errors=True)
-    shutil.copytree("/etc/apt", root / "etc/apt")
     wanted = [value for key, value in os.environ.items() if key.startswith("PIP_")]
-    for file in ("/etc/pip.conf", *re.findall(r"/[\w./-]+", " ".join([*wanted, _text("/etc/pip.conf")]))):
-        if not file.startswith("/usr") and (path := Path(file)).exists() and path != Path("/"):
+    named = re.findall(r"/[\w./-]+", " ".join([*wanted, _text("/etc/pip.conf")]))
+    for file in (*_OF_MACHINE, *(one for one in named if not one.startswith(("/usr", "//")))):
+        if (path := Path(file)).exists() and path != Path("/"):
             target = root / file.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
-            Image.copy(path, target)
-    for keys in ("/usr/share/keyrings", "/etc/ssl/certs", "/usr/share/ca-certificates"):
-        if Path(keys).is_dir():
-            shutil.copytree(keys, root / keys.lstrip("/"), dirs_exist_ok=True)
+            follow = "-aT" if path.is_dir() else "-aLT"
+            subprocess.run(["cp", follow, "--remove-destination", file, str(target)], check=True)
 
 
 def mirror() -> list[str]:
@@ -228,7 +229,7 @@ def main() -> None:
                 subprocess.run(made, check=True, timeout=LIMIT_S)
             check(base)
         except (subprocess.CalledProcessError, OSError, AssertionError, ValueError) as error:
-            print(f"failed: {error}")
+            print(f"failed: {error!s:.500}")
             sys.exit(1)
 
 
