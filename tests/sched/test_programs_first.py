@@ -136,6 +136,31 @@ def test_a_near_deadline_takes_a_place_and_a_missed_one_does_not() -> None:
     assert line.takes(9.0) == "short"
 
 
+@pytest.mark.parametrize("num_returns", [1, 2, 5])
+def test_an_entry_that_comes_back_is_urgent_once(num_returns: int) -> None:
+    """Its instance went before its deadline was near. It is offered only while it waits."""
+    line = Line()
+    tight = line.add(call("tight", "tight", 1, deadline_s=10.0))
+    for number in range(4):
+        line.add(call(f"short {number}", "short", 500))
+    for _ in range(num_returns):
+        assert line.take(0.0) is tight
+        tight.lo = tight.request.lo
+        line.order.add(tight)
+
+    def fits(entry: QueueEntry) -> int:
+        assert entry.lo < entry.hi, "it waits"
+        return 1
+
+    taken = []
+    while (chosen := line.order.take(0, fits, 9.0)) is not None:
+        assert isinstance(chosen, Take)
+        taken.append(chosen.entry.request.step)
+        line.order.taken(chosen.entry, 1)
+        line.order.started(chosen.entry, 0, 1)
+    assert sorted(taken) == ["short"] * 4 + ["tight"]
+
+
 def test_a_deadline_of_a_program_reaches_each_of_its_steps() -> None:
     """What programs took from such a step to their end is learned, and kept free before the deadline."""
     line = Line()

@@ -49,8 +49,8 @@ class NearDeadlines:
         while self._changes and self._changes[0][0] <= now_s:
             _, number, entry, is_urgent = heappop(self._changes)
             start_by_s = self._start_by_s.get(entry)
-            if start_by_s is None:
-                continue
+            if start_by_s is None or (is_urgent and entry in self._keys):
+                continue  # it has left since, perhaps to come again
             if not is_urgent:
                 self.discard(entry)
             elif start_by_s > now_s:
