@@ -105,9 +105,22 @@ class Image:
 
     def command(self, *words: str) -> list[str]:
         """Return a command that runs in the image, as its user, in its directory."""
-        variables = [f"{key}={value}" for key, value in self.environment.items()]
+        accounts = [line.split(":") for line in _text(str(self.root / "etc/passwd")).splitlines()]
+        homes = {account[0]: account[5] for account in accounts}
+        found = {"HOME": homes.get(self.user, "/"), **self.environment}
+        variables = [f"{key}={value}" for key, value in found.items()]
         inner = f"cd {shlex.quote(self.directory)} && exec {shlex.join(words)}"
-        return ["chroot", f"--userspec={self.user}", str(self.root), "env", *variables, "sh", "-c", inner]
+        return [
+            "chroot",
+            f"--userspec={self.user}",
+            str(self.root),
+            "env",
+            "-i",
+            *variables,
+            "sh",
+            "-c",
+            inner,
+        ]
 
 
 def build(image: Image) -> None:
