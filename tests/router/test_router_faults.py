@@ -196,7 +196,8 @@ def test_requests_beyond_the_queue_are_refused_with_429() -> None:
             await until(lambda: at.router_state.num_clients == 3)
             assert at.router_state.num_waiting == 2
             refused = await at.ask()
-            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
             assert "2 requests wait already" in refused.json()["error"]["message"]
             at.servers[0].go_on.set()
             assert {(await one).content for one in asked} == {WHOLE}
