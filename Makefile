@@ -19,7 +19,7 @@ FUZZ_S ?= 600
 FUZZ_WHAT ?= programs
 SOAK_S ?= 480
 
-.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check check-extras check-clients benches clean
+.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check image-check check-extras check-clients benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -156,6 +156,9 @@ ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1
 check-clients: env ## clients of OpenAI's API at stretto serve, each in an environment of its own (0.5 GB, some minutes)
 	$(BIN)/python -m checks.openai_clients_check $(CLIENTS)
 	$(BIN)/python -m checks.door_mixture
+
+image-check: ## the steps of deploy/Dockerfile in a chroot, and a chat through what they build (0.2 GB, some minutes; root)
+	$(PYTHON) -m checks.image_check $(if $(BASE),--base $(BASE))
 
 check-extras: ## each extra in an environment of its own, with the first command of its page (6 GB, some minutes)
 	$(PYTHON) -m checks.extras_check --torch "$(TORCH)" $(EXTRAS)

@@ -118,7 +118,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.cli.ask.sources": {"Source": "AnswerSource", "source_of": "answer_source"},
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
-    "stretto.cluster.prefix_index": {"Held": "HeldTokens"},
+    "stretto.cluster.prefix_index": {"Held": "stretto.cluster.index_members:HeldTokens"},
     "stretto.cluster.prefix_tree": {"Run": "stretto.cluster.prefix_runs:IndexRun"},
     "stretto.costs.length_belief": {"interval": "likely_interval"},
     "stretto.costs.loading": {"Start": "StartTimes"},

@@ -12,7 +12,7 @@ from support.pages import blocks
 import stretto
 
 CLONE = Path(stretto.__file__).parents[1]
-FOLDERS = ("stretto", "benchmarks", "checks", "docs", "examples", "tests", "tools")
+FOLDERS = ("deploy", "stretto", "benchmarks", "checks", "docs", "examples", "tests", "tools")
 PAGES = [
     page
     for page in [

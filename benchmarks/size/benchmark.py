@@ -2,7 +2,7 @@
 
 One draw of recorded traffic is given to one server: in virtual time until the largest load within the
 objective is found, and then to an emulated server, over HTTP and in real time, at loads around it. Both see
-the same jobs in the same order.
+the same jobs in the same order. No run is cut short, as the times of one that is depend on when.
 
     predicted_s, measured_s   statistic that the objective limits
     requests, predicted_requests    that were sent
@@ -23,24 +23,23 @@ from pathlib import Path
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from benchmarks.size.real_time import run_real
+from stretto.sizing.answer import likely_level
 from stretto.sizing.asked import parse_servers
-from stretto.sizing.load import Load
+from stretto.sizing.load import Load, Unit
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
-from stretto.sizing.study import Study, samples_for
+from stretto.sizing.study import Study, samples_for, shown_load
 from stretto.sizing.traffic import traffic_of
-from stretto.sizing.trial import Fleet
+from stretto.sizing.trial import Fleet, run
 
 MAX_LAG = 0.05
 LATENCY = "latency: predicted and measured"
 CAPACITY = "capacity: predicted and measured"
 _EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sessions.jsonl"
+_SOURCES = (("traces/azure_llm_2023_c*.csv", 1.0), ("weka_agents/*.jsonl*", 16.0), ("apps/*.jsonl", 1.0))
+"""Files in the folder with data, and by how much their tokens and seconds are divided."""
 _LONGEST_PAUSE_S = 60.0
-_GUESS = 40.0
-_NOTES = (
-    "Real requests leave room for their answer alone, simulated ones for the longest of the traffic.",
-    "Emulated servers take requests in order, as unmodified servers do.",
-)
+_NOTES = ("Real requests leave room for their answer alone, simulated ones for the longest of the traffic.",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,14 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
     size = QUICK if options.quick else SizeCheck()
     traces = [("sessions.jsonl", _EXAMPLE, 1.0)]
     if options.data is not None:
-        found = sorted((options.data / "weka_agents").glob("*.jsonl*"))
-        traces += [("Weka sessions / 16", path, 16.0) for path in found[:1]]
+        for pattern, scale in _SOURCES:
+            of = f" / {scale:g}" if scale > 1 else ""
+            traces += [(path.name + of, path, scale) for path in sorted(options.data.glob(pattern))]
     rows: list[Row] = []
     goals: list[Goal] = []
     for name, path, scale in traces:
         study, fleet = _asked(size, name, path, scale, options)
-        (capacity,) = study.capacities(fleet, [study.grid.at_most(_GUESS)])
+        (capacity,) = study.capacities(fleet, [likely_level(study, fleet.servers[0][0])])
         points = []
         for share in size.shares:
             row = _point(study, fleet, share * capacity.middle)
@@ -102,18 +102,19 @@ def _asked(
     def note(text: str) -> None:
         options.say(f"{name}: {text}")
 
-    study = Study(traffic, objectives, "sessions", 1, num_samples, options.seed, note)
+    unit: Unit = "sessions" if traffic.is_of_sessions else "per_s"
+    study = Study(traffic, objectives, unit, 1, num_samples, options.seed, note)
     return study, Fleet(((server, 1),))
 
 
 def _point(study: Study, fleet: Fleet, amount: float) -> Row:
     """Run a load in virtual and in real time."""
-    load = Load(study.unit, round(amount))
-    predicted = study.outcome(fleet, load, 0)
-    (server, _), (objective,) = fleet.servers[0], study.objectives
+    load = Load(study.unit, round(amount) if study.unit == "sessions" else amount)
     window = load.window(study.traffic, study.objectives, study.num_samples)
-    study.note(f"{load.amount:g} sessions on an emulated server")
     seed = study.seed_of(0)
+    predicted = run(fleet, study.traffic, load, study.objectives, seed, study.num_samples, cuts=False)
+    (server, _), (objective,) = fleet.servers[0], study.objectives
+    study.note(f"{shown_load(load)} on an emulated server")
     jobs, lag = run_real(server, study.traffic, load, study.objectives, window, seed)
     samples = jobs.samples
     values: dict[str, Value] = {

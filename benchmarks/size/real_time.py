@@ -21,7 +21,6 @@ from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import MAX_BATCH_TOKENS, MAX_RUNNING, Server
 from stretto.sizing.traffic import Traffic
 
-_LONGEST = 4
 _ROOM_S = 60.0
 
 
@@ -36,7 +35,7 @@ def run_real(
     """Run a load on an emulated server behind our runtime; return it with its samples, and the server's lag
     as a share of the time that was waited.
     """
-    jobs = JobLoad(traffic, load, objectives, window, seed)
+    jobs = JobLoad(traffic, load, objectives, window, seed, cuts=False)
     with serving(_planned(server)) as servers:
         begun = servers.spent()
         (url,) = servers.urls
@@ -50,7 +49,7 @@ async def _run(jobs: JobLoad, llm: Deployment, window: Window) -> None:
     async with Runtime([llm], observers=(clock,), max_queries=100_000) as runtime:
         clock.runtime = runtime
         with contextlib.suppress(Enough):
-            await clock.run(window.warm_s + _LONGEST * (window.end_s - window.warm_s) + _ROOM_S)
+            await clock.run(window.longest_s + _ROOM_S)
 
 
 def _planned(server: Server) -> PlannedFleet:

@@ -116,5 +116,5 @@ def _fleets_table(answer: Answer) -> Table:
 def _changes_table(changed: Served, answer: Answer) -> Table:
     table = Table(f"{changed.fleet.name}, changed", "load that it serves", "", box=None, pad_edge=False)
     for one in answer.what_ifs:
-        table.add_row(one.name, change_text(one), one.reason if one.share is not None else "")
+        table.add_row(one.name, change_text(one), one.reason if one.shares else "")
     return table

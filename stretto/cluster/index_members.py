@@ -1,14 +1,41 @@
-"""The instances of an index of prefixes, each with the requests that were sent there."""
+"""The instances of an index of prefixes with the requests that were sent there, and what a look-up finds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PlacementRequest, PromptKey
 from stretto.cluster.prefix_tree import PrefixTree
 from stretto.model.record import record
+
+
+class HeldTokens:
+    """The numbers of tokens of one prompt that the instances hold.
+
+    Attributes:
+        tokens: the number for the instances that hold most, about 16 of them for each space.
+        is_complete: whether all others hold nothing.
+    """
+
+    __slots__ = ("_of_others", "is_complete", "tokens")
+
+    def __init__(
+        self, tokens: dict[InstanceId, int], of_others: Callable[[InstanceView], int] | None = None
+    ) -> None:
+        self.tokens = tokens
+        self._of_others = of_others
+        self.is_complete = of_others is None
+
+    def of(self, view: InstanceView) -> int:
+        """Return how many tokens of the prompt an instance holds."""
+        found = self.tokens.get(view.id)
+        if found is None:
+            return 0 if self._of_others is None else self._of_others(view)
+        return found
 
 
 @record

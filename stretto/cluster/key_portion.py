@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stretto.cluster.block_hashes import BlockHash
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import PlacementRequest
 from stretto.cluster.prefix_hashes import pack_hashes
-from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
+from stretto.cluster.prefix_index import PrefixIndex
 from stretto.model.record import record
 
 

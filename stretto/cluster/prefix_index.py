@@ -15,11 +15,11 @@ An index has no clock. Times come with the events.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
-from stretto.cluster.index_members import IndexMember, SentRequest
+from stretto.cluster.index_members import HeldTokens, IndexMember, SentRequest
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport
@@ -46,31 +46,6 @@ MAX_BYTES = 256e6
 """Memory of the prefixes of one space, in bytes."""
 _MAX_HOLDERS = 16
 _GROWTH = 1.02
-
-
-class HeldTokens:
-    """The numbers of tokens of one prompt that the instances hold.
-
-    Attributes:
-        tokens: the number for the instances that hold most, about 16 of them for each space.
-        is_complete: whether all others hold nothing.
-    """
-
-    __slots__ = ("_of_others", "is_complete", "tokens")
-
-    def __init__(
-        self, tokens: dict[InstanceId, int], of_others: Callable[[InstanceView], int] | None = None
-    ) -> None:
-        self.tokens = tokens
-        self._of_others = of_others
-        self.is_complete = of_others is None
-
-    def of(self, view: InstanceView) -> int:
-        """Return how many tokens of the prompt an instance holds."""
-        found = self.tokens.get(view.id)
-        if found is None:
-            return 0 if self._of_others is None else self._of_others(view)
-        return found
 
 
 class PrefixIndex:

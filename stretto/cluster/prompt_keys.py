@@ -148,16 +148,20 @@ def _compute_key(space: PromptSpace, prompt: Prompt, tenant: str) -> PromptKey:
         return PromptKey((), space.block_tokens)
 
 
-def _hash_text(prompt: Prompt, tenant: str) -> Sequence[BlockHash]:
+def hash_text(text: str, tenant: str) -> Sequence[BlockHash]:
+    """Return the hashes of the blocks of bytes of a tenant's text."""
+    return _HASHER.hash_buffer(text.encode("utf-8", "surrogatepass"), salted_root(tenant))
+
+
+def _hash_prompt(prompt: Prompt, tenant: str) -> Sequence[BlockHash]:
     try:
-        texts = [text for segment in prompt for text in (segment.role or "", segment.text)]
-        data = "".join(texts).encode("utf-8", "surrogatepass")
+        text = "".join([text for segment in prompt for text in (segment.role or "", segment.text)])
     except TypeError as error:
         raise UserError("a segment of the prompt is no text") from error
-    return _HASHER.hash_buffer(data, salted_root(tenant))
+    return hash_text(text, tenant)
 
 
-BYTES = PromptSpace("bytes", _BLOCK_BYTES // _BYTES_PER_TOKEN, _hash_text)
+BYTES = PromptSpace("bytes", _BLOCK_BYTES // _BYTES_PER_TOKEN, _hash_prompt)
 """The space of instances that report nothing: blocks of bytes, each counted as so many tokens."""
 
 

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import count
 
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
@@ -28,7 +29,7 @@ from stretto.cluster.placement import (
     PlacementRequest,
     Unbound,
 )
-from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
+from stretto.cluster.prefix_index import PrefixIndex
 
 _COMPARED = 32
 """Number of instances up to which all are compared. Of more, only those that hold most of the prompt and the

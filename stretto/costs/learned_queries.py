@@ -29,6 +29,8 @@ _MOST_CHANCE = 0.9
 """Largest chance to end that is guessed."""
 _MOST = 256.0
 """Programs at a number of queries at which their counts are halved."""
+_ENOUGH, _FEW = 64.0, 0.01
+"""Programs from which on it is known that those of a kind make one query; share that may make more."""
 _LEAST_WEIGHT = 1 / 32
 """Least weight of a new observation in a mean."""
 _REFRESH = 16
@@ -98,6 +100,12 @@ class LearnedQueries:
         counts.ended = max(0.0, counts.ended - 1)
         counts.went_on += 1
         self._note()
+
+    @property
+    def are_single(self) -> bool:
+        """Whether nearly all programs of the kind have ended after one query, of as many as count."""
+        counts = self.counts.get(0, _NONE)
+        return counts.total >= _ENOUGH and counts.went_on <= _FEW * counts.total
 
     def stops(self, number: int) -> Stops:
         """Return where one could stop serving a program that is at its query with this number: first with the

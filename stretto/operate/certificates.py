@@ -119,11 +119,11 @@ class Certificates:
 
     def _read(self, one: _Followed) -> None:
         try:
-            one.context = _context(one.tls)
-        except ConfigError as error:
-            _log.warning("certificates stay as they were: %s", error.message)
+            context, expires_s = _context(one.tls), _expiry_s(one.tls)
+        except (ConfigError, OSError) as error:  # a file may go between two looks at it
+            _log.warning("certificates stay as they were: %s", error)
             return
-        one.expires_s, one.days = _expiry_s(one.tls), None
+        one.context, one.expires_s, one.days = context, expires_s, None
         _log.warning("%s: certificates were read anew", ", ".join(one.tls.files))
 
     def _tell(self, one: _Followed) -> None:

@@ -108,9 +108,9 @@ class RecentTraffic(Observer):
         hashes = pack_hashes(key.blocks)[: _MAX_BLOCKS * HASH_BYTES]
         seen = self._program(trace.tenant_program)
         others = [seen] if seen.hashes else list(self._openings)
-        best = max(others, key=lambda one: _num_alike(one.hashes, hashes), default=None)
-        if best is not None and (num := _num_alike(best.hashes, hashes)):
-            opened.like, opened.num_alike = best.number, num
+        for one in others:
+            if (num := _num_alike(one.hashes, hashes)) > opened.num_alike:
+                opened.like, opened.num_alike = one.number, num
         if not seen.hashes:
             self._openings.append(_Seen(None, opened.number, hashes))
         opened.num_blocks = len(key.blocks)
@@ -162,6 +162,8 @@ class RecentTraffic(Observer):
 
 def _num_alike(one: bytes, other: bytes) -> int:
     """Return how many blocks are the same. As hashes are chained, all before an equal one are."""
+    if one[:HASH_BYTES] != other[:HASH_BYTES]:
+        return 0
     low, high = 0, min(len(one), len(other)) // HASH_BYTES
     while low < high:
         middle = (low + high + 1) // 2

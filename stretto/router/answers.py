@@ -62,6 +62,11 @@ class EventParts:
         """Number of bytes that are held back."""
         return len(self._held)
 
+    @property
+    def held(self) -> bytes:
+        """What is held back."""
+        return bytes(self._held)
+
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the stream; return those that can be passed on."""
         if not self._held and data.endswith(b"\n\n"):

@@ -113,7 +113,10 @@ class Attempt:
     def on_body(self, data: bytes) -> None:
         """Pass a part of the body on."""
         self.last_s = monotonic()
-        self._tell(self._owner.on_body, data)
+        try:
+            self._owner.on_body(data)
+        except Exception:
+            self._break()
 
     def on_end(self) -> None:
         """Pass the end of the answer on; the connection may already carry another request."""
@@ -133,8 +136,11 @@ class Attempt:
         try:
             report(*arguments, **named)
         except Exception:
-            _log.exception("an answer could not be taken")
-            self._owner.on_broken()
+            self._break()
+
+    def _break(self) -> None:
+        _log.exception("an answer could not be taken")
+        self._owner.on_broken()
 
     def _start(self, connection: ServerConnection) -> None:
         self._connection, self._was_sent = connection, True

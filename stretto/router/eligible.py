@@ -26,8 +26,7 @@ class Eligible:
         taking = self._workers.taking()
         if (home := client.home.worker) is not None:
             return [worker for worker in taking if worker.id == home], len(taking)
-        listing = [worker for worker in taking if model in worker.models] if model else taking
-        able = listing or taking
+        able = (self._workers.listing(model) if model else taking) or taking
         if refused_by := client.refused_by:
             able = [worker for worker in able if worker.id not in refused_by] or able
         return able, len(taking)
@@ -103,7 +102,7 @@ class Eligible:
 
     def is_listed(self, model: str) -> bool:
         """Return whether a worker that takes requests lists a model."""
-        return any(model in worker.models for worker in self._workers.taking())
+        return bool(self._workers.listing(model))
 
     def _has_room_at(self, client: Client, among: Collection[WorkerId]) -> bool:
         """Return whether the worker where the program of a request has room can take the request."""

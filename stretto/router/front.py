@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,6 @@ from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.cluster.recognition.messages import AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.costs.learned_work import LearnedWork
 from stretto.http.body_readers import LARGE_BYTES, BodyReaders
@@ -21,7 +21,6 @@ from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
 from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
-from stretto.model.record import changed
 from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
@@ -88,7 +87,6 @@ class Front:
     Attributes:
         watch: what sees all requests.
         placement: the policy that chooses workers.
-        router_state: the state machine.
         links: the way to each worker.
         server: the port at which clients ask.
         budget: count of the bytes held for all clients.
@@ -111,7 +109,7 @@ class Front:
     ) -> None:
         self.config = config
         self.placement = FallbackPlacement(PLACEMENTS[config.placement]())
-        self.router_state = RouterState(config, self.placement, tenant_weights, learned)
+        self._state = RouterState(config, self.placement, tenant_weights, learned)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.budget = ByteBudget(config.max_held_bytes)
         self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, self.budget)
@@ -128,6 +126,8 @@ class Front:
         self.readers = BodyReaders()
         self._prompts = PromptWatch(self.watch, self.readers)
         self._repairs = Repairs(config.repair)
+        self._later: deque[Callable[[], None]] = deque()
+        self._is_catching_up = False
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -144,6 +144,34 @@ class Front:
         answer = api_error_of(error)
         return answer.status, error_headers(answer), error_body(answer)
 
+    @property
+    def router_state(self) -> RouterState:
+        """The state machine, which knows all that has happened."""
+        if self._later:
+            self.catch_up()
+        return self._state
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Have something done in the next turn of the event loop, after what has been written is sent, or
+        before the state machine is asked for anything else.
+        """
+        if not self._later:
+            self._loop.call_soon(self.catch_up)
+        self._later.append(work)
+
+    def catch_up(self) -> None:
+        """Do now what is to be done later, in order."""
+        if self._is_catching_up:
+            return
+        self._is_catching_up = True
+        while self._later:
+            work = self._later.popleft()
+            try:
+                work()
+            except Exception:
+                _log.exception("the end of a request could not be noted")
+        self._is_catching_up = False
+
     def act(self, actions: list[RouterAction]) -> None:
         """Carry out actions of the state machine."""
         for action in actions:
@@ -152,13 +180,14 @@ class Front:
                     self._exchanges[ticket].send(action, self.links[worker])
                 case Hedge(ticket, send):
                     link, forget = self.links[send.worker], self._forget_hedge
-                    self._hedges[send.ticket] = self._exchanges[ticket].hedge(send, link, forget)
+                    attempts = self._exchanges[ticket].attempts
+                    self._hedges[send.ticket] = attempts.hedge(send, link, forget)
                 case TakeHedge(ticket):
-                    self._exchanges[ticket].take_hedge()
+                    self._exchanges[ticket].attempts.take_hedge()
                 case Stop(ticket, reason):
                     self._at(ticket).give_up(reason)
                 case Withdraw(ticket):
-                    self._exchanges[ticket].withdraw()
+                    self._exchanges[ticket].attempts.withdraw()
                 case Refuse(ticket, status, message, retry_after_s):
                     self._at(ticket).refuse(status, message, retry_after_s)
                 case Cut(ticket, reason):
@@ -171,7 +200,7 @@ class Front:
                     self.watch.metrics.forget_worker(link.name)
                     for tell in self.on_worker_gone:
                         tell(worker)
-        due_s = self.router_state.next_due_s
+        due_s = self._state.next_due_s
         if due_s is not None and due_s < self._expiry_s:
             if self._expiry is not None:
                 self._expiry.cancel()
@@ -201,7 +230,7 @@ class Front:
         """End all requests with status 503, or by cutting their answers: first those that wait, so that none
         of them is sent.
         """
-        for exchange in sorted(self._exchanges.values(), key=lambda one: one.attempt is not None):
+        for exchange in sorted(self._exchanges.values(), key=lambda one: one.attempts.running is not None):
             exchange.fail(message, 503)
 
     def sweep(self) -> None:
@@ -232,9 +261,7 @@ class Front:
         except Exception as error:
             self._refuse(client, request, _refusal(request.path, error))
             return None
-        exchange = RoutedExchange(
-            client, request, arrived_s, self.router_state, self.act, self._ended, self.readers
-        )
+        exchange = RoutedExchange(client, request, arrived_s, self)
         exchange.spans = self.watch.spans
         if routed is not None:
             self._look_up(exchange, routed)
@@ -289,11 +316,14 @@ class Front:
         """Bring a request to the state machine; if that fails, the client gets an error."""
         try:
             if routed.asked is not None and not exchange.has_ended:
-                routed = self._recognise(exchange, routed.asked, routed)
+                path, num_answers = exchange.request.path, routed.num_answers
+                exchange.program = program = RoutedProgram(self.programs, routed.asked, path, num_answers)
+                routed.belongs_to(program.named)
             if routed.alias_at:
                 routed = replace(routed, model=self._model_of(routed))
             exchange.begin(routed, self._register)
-            self._prompts.arrived(exchange.trace, routed, lambda: exchange.edited_body)
+            if routed.key is not None and not exchange.has_ended:
+                self.later(partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing))
         except Exception:
             _log.exception("a request could not be placed")
             exchange.fail("the router could not place the request")
@@ -301,14 +331,6 @@ class Front:
     def _model_of(self, routed: RoutedRequest) -> str:
         """Return the model of a request that names an alias."""
         return self.aliases.choose(routed.model, routed.program.name, self.router_state.is_listed)
-
-    def _recognise(
-        self, exchange: RoutedExchange, asked: AskedProgram, routed: RoutedRequest
-    ) -> RoutedRequest:
-        """Return a request with its program, and without by what that was recognised."""
-        path, num_answers = exchange.request.path, routed.num_answers
-        exchange.program = program = RoutedProgram(self.programs, asked, path, num_answers)
-        return changed(routed, asked=None, program=program.named)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
         self.watch.metrics.count_refusal("openai", error.status)
@@ -361,16 +383,20 @@ class Front:
 
     def _register(self, exchange: RoutedExchange) -> None:
         self._exchanges[exchange.ticket] = exchange
-        trace = exchange.trace
+        self.later(partial(self._has_arrived, exchange.trace))
+
+    def _has_arrived(self, trace: RequestTrace) -> None:
         assert trace.placed_s is not None, "it was brought to the state machine"
         self.watch.observers.on_request_arrived(trace, trace.placed_s)
 
-    def _ended(self, exchange: RoutedExchange) -> None:
+    def ended(self, exchange: RoutedExchange) -> None:
+        """Note that a request has left the router."""
         self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
+        self.later(partial(self._has_ended, exchange))
+
+    def _has_ended(self, exchange: RoutedExchange) -> None:
         if (program := exchange.program) is not None:
-            was_answered = exchange.trace.status == 200 or exchange.has_begun
-            # later, for the last bytes of the answer may not have been written yet
-            self._loop.call_soon(partial(program.end, was_answered=was_answered))
+            program.end(was_answered=exchange.was_answered)
         ended_s = exchange.trace.ended_s
         assert ended_s is not None, "it has ended"
         self.watch.observers.on_request_ended(exchange.trace, ended_s)

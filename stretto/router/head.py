@@ -5,11 +5,12 @@ All headers are passed on as they are, except those that concern one connection 
 
 from __future__ import annotations
 
-import os
+from random import Random, SystemRandom
 
 from stretto.http.client.headers import Headers, value_of
 from stretto.http.head import header_lines
 
+_random_bits = Random(SystemRandom().getrandbits(256)).getrandbits
 REQUEST_ID = b"x-request-id"
 TRACEPARENT = b"traceparent"
 
@@ -19,7 +20,7 @@ def with_ids(headers: Headers) -> tuple[Headers, str]:
     client has sent stay.
     """
     found = value_of(headers, REQUEST_ID)
-    random = os.urandom(24).hex().encode()
+    random = b"%048x" % _random_bits(192)
     request_id = found or random[:32]
     added = [] if found else [(REQUEST_ID, request_id)]
     if value_of(headers, TRACEPARENT) is None:

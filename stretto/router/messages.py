@@ -98,6 +98,10 @@ class RoutedRequest:
     step: StepRequest | None = None
     failed_at: Collection[WorkerId] = ()
 
+    def belongs_to(self, program: NamedProgram) -> None:
+        """Note its program in place: a copy of so many fields takes as long as finding it."""
+        self.program, self.asked = program, None  # type: ignore[misc]
+
     @property
     def owner(self) -> str:
         """Name of the tenant, or digest of the client's key. Owners have shares, and share no programs."""

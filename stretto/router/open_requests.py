@@ -22,7 +22,16 @@ from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
 from stretto.router.loads import WorkerLoads
-from stretto.router.messages import Refuse, RouterAction, Send, TakeHedge, Ticket, WorkerId, WorkerUsage
+from stretto.router.messages import (
+    Refuse,
+    RoutedRequest,
+    RouterAction,
+    Send,
+    TakeHedge,
+    Ticket,
+    WorkerId,
+    WorkerUsage,
+)
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offline_request
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
@@ -37,6 +46,8 @@ from stretto.sched.queries.request import QueueEntry, StepRequest
 
 UNKNOWN = WorkerUsage()
 TURN = "its turn"
+_WATCHED = 8
+"""Number of programs of which the first request of one is made known to the account in any case."""
 _MOST_UNKNOWN_S = 60.0
 """Longest time until a client is told to ask again, where there is nothing to predict from."""
 
@@ -158,6 +169,15 @@ class OpenRequests:
         if client.request.step is None:
             owner = client.request.owner
             self.limit.add(ticket, f"{owner} offline" if is_offline_request(client.placed) else owner)
+
+    def is_left_out(self, ticket: Ticket, request: RoutedRequest) -> bool:
+        """Return whether the request of a program need not be made known to the account: while nothing waits,
+        first requests where nearly all programs make only one, but for one of `_WATCHED`, by which it is
+        noticed when that changes.
+        """
+        if request.program.has_returned or request.step is not None or self.waiting or len(self.room):
+            return False
+        return ticket % _WATCHED != 0 and self.account.makes_one_query(request.model)
 
     def step_of(self, ticket: Ticket) -> StepRequest:
         """Return a request as queues and accounts know it. Those that belong to no program, and need not

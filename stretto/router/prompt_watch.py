@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from functools import partial
 
 from stretto.http.body_readers import LARGE_BYTES, BodyReaders
@@ -16,6 +15,7 @@ from stretto.operate.prefix.shown import fault_json
 from stretto.operate.request_metrics import OTHER
 from stretto.operate.watch import Watch
 from stretto.router.messages import RoutedRequest
+from stretto.router.outgoing import OutgoingRequest
 from stretto.sched.request_trace import RequestTrace
 
 
@@ -34,17 +34,17 @@ class PromptWatch:
         self._loop = asyncio.get_running_loop()
         self._is_reading = False
 
-    def arrived(self, trace: RequestTrace, routed: RoutedRequest, body: Callable[[], bytes]) -> None:
-        """Note a request that was placed; `body` returns it as it is sent, and may be called later."""
+    def arrived(self, trace: RequestTrace, routed: RoutedRequest, outgoing: OutgoingRequest) -> None:
+        """Note a request that was placed, and how it is sent."""
         if (key := routed.key) is None:
             return
         self._watch.traffic.has_key(trace, key)
         kind = kind_of(trace.target, routed, is_listed=trace.is_listed)
         if self._watch.prompts.arrived(kind, routed.program.name, key.blocks, key.block_tokens):
-            self._loop.call_soon(self._look, trace, kind, routed.program.name, body)
+            self._look(trace, kind, routed.program.name, outgoing.edited_body)
 
-    def _look(self, trace: RequestTrace, kind: PromptKind, program: str, body: Callable[[], bytes]) -> None:
-        data, read = body(), partial(_read, program, trace.target)
+    def _look(self, trace: RequestTrace, kind: PromptKind, program: str, data: bytes) -> None:
+        read = partial(_read, program, trace.target)
         if len(data) <= LARGE_BYTES:
             self._looked(trace, kind, read(data))
         elif not self._is_reading:

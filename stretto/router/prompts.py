@@ -14,9 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from stretto.cluster.placement import PromptKey
-from stretto.cluster.prompt_keys import BYTES
+from stretto.cluster.prompt_keys import BYTES, hash_text
 from stretto.http.client.headers import Headers
-from stretto.model.values import Segment
 from stretto.router.aliases import Aliases
 from stretto.router.body_edits import form_model, members_of, values_of
 from stretto.router.messages import RoutedRequest
@@ -178,7 +177,7 @@ def _key(text: _Text, salt: str) -> PromptKey:
     if isinstance(text, array):
         digits = (np.frombuffer(text, np.uint32)[:, None] >> _DIGITS) & 63
         text, salt = (digits + ord("0")).astype(np.uint8).tobytes().decode("ascii"), f"{salt}\0ids"
-    return PromptKey(BYTES.hashes((Segment(text),), salt), BYTES.block_tokens)
+    return PromptKey(hash_text(text, salt), BYTES.block_tokens)
 
 
 def _num_tokens(text: _Text | None, body: bytes) -> int:

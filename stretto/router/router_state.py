@@ -130,7 +130,7 @@ class RouterState:
         client.home = self._homes.of(request)
         if client.home.problem:
             return ticket, [self._open.refuse(ticket, 404, client.home.problem, None, now_s)]
-        if request.program.name:
+        if request.program.name and not self._open.is_left_out(ticket, request):
             self._open.step_of(ticket)
         entered = self._room.arrive(ticket, request, placed.expected_output, now_s)
         actions: list[RouterAction] = []
@@ -451,9 +451,8 @@ class RouterState:
         """
         if (found := self._workers.get(worker)) is None or found.state == "draining":
             return []
-        found.models = models
         found.kv_tokens = found.config.kv_tokens or kv_tokens
-        self._workers.passed(found, now_s)
+        self._workers.passed(found, models, now_s)
         self._loads.join(found)
         self._room.join(found)
         self._open.refresh(found)

@@ -144,6 +144,7 @@ class RunningRouter:
         self.front.readers.close()
         for link in self.front.links.values():
             link.connections.close()
+        self.front.catch_up()
         if self._log is not None:
             self._log.close()
 

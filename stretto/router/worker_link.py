@@ -39,9 +39,12 @@ class WorkerLink:
         usual_tls: ClientTls | None = None,
     ) -> None:
         self.name = config.url
-        tls, address = config.tls or usual_tls or ClientTls(), parse_address(config.url)
-        context = certificates.of_client(tls) if address.is_tls else None
-        self.connections = ServerConnections(address, connect_timeout_s, context, tls.server_name)
+        address = parse_address(config.url)
+        # the system's authorities take a tenth of a second to read
+        tls = (config.tls or usual_tls or ClientTls()) if address.is_tls else None
+        context = None if tls is None else certificates.of_client(tls)
+        name = None if tls is None else tls.server_name
+        self.connections = ServerConnections(address, connect_timeout_s, context, name)
         self.url = read_server_url(config.url)
         self.takes_priority = config.takes_priority
         self._headers = config.own_headers()

@@ -41,6 +41,8 @@ from stretto.router.messages import WorkerId
 from stretto.router.worker_url import server_of
 
 _log = logging.getLogger(__name__)
+_MOST_LISTED = 1000
+"""Names of models, as clients give them, of which it is kept who lists them."""
 _DEAD_CHECKS = 3
 """Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
 KEY_HINT = "check its api_key, api_key_env or headers"
@@ -136,6 +138,7 @@ class Workers:
         self._fleet = Fleet("router", count())
         self._workers: dict[WorkerId, Worker] = {}
         self._taking: list[Worker] | None = None
+        self._listing: dict[str, list[Worker]] = {}
 
     def __iter__(self) -> Iterator[Worker]:
         """Iterate over the workers that are not gone, in the order in which they were added."""
@@ -145,7 +148,19 @@ class Workers:
         """Return the workers to which a request may be sent: they serve, or are suspect and may be tried."""
         if self._taking is None:
             self._taking = [worker for worker in self._workers.values() if worker.state in _TAKING]
+            self._listing.clear()
         return self._taking
+
+    def listing(self, model: str) -> Sequence[Worker]:
+        """Return those of them that list a model."""
+        taking = self.taking()
+        found = self._listing.get(model)
+        if found is None:
+            found = [worker for worker in taking if model in worker.models]
+            if len(self._listing) >= _MOST_LISTED:
+                self._listing.clear()
+            self._listing[model] = found
+        return found
 
     def get(self, worker: WorkerId) -> Worker | None:
         """Return a worker; None if it is gone or never was."""
@@ -167,8 +182,11 @@ class Workers:
         self._taking = None
         return worker
 
-    def passed(self, worker: Worker, now_s: float) -> None:
-        """Handle a health check that a worker passed: it serves, on trial if it was suspect."""
+    def passed(self, worker: Worker, models: Mapping[str, object], now_s: float) -> None:
+        """Handle a health check that a worker passed, with the models that it lists: it serves, on trial if
+        it was suspect.
+        """
+        worker.models, self._taking = models, None
         worker.num_failed_checks = 0
         if worker.state == "suspect":
             worker.on_trial = True

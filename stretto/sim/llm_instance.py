@@ -87,7 +87,7 @@ class LLMInstance:
         request is invalid, report its failure at once.
         """
         try:
-            self._admit(task, rank)
+            self._admit(task, rank if self._model.takes_hints else ())
         except StrettoError as error:
             failed = error.at(task.step)
             self._around.at(
@@ -129,11 +129,9 @@ class LLMInstance:
         return sequence
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
-        """Change the rank of a request that waits
-        there.
-        """
+        """Change the rank of a request that waits there, if ranks count."""
         request = self._progress.find(task)
-        if request is not None:
+        if request is not None and self._model.takes_hints:
             self.scheduler.reprioritise(request.sequence, rank)
             self.replan()
 
@@ -167,11 +165,12 @@ class LLMInstance:
             cache.keep_released(query)
 
     def retain(self, reuse: Reuse) -> None:
-        """Note when a query will need cached prefixes again.
+        """Note when a query will need cached prefixes again, if that counts.
 
         It orders evictions only, so that it cuts no jump.
         """
-        self.scheduler.retain(reuse, self._model.tokenize, self._around.now_s)
+        if self._model.takes_hints:
+            self.scheduler.retain(reuse, self._model.tokenize, self._around.now_s)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
         """Return the tasks that have not ended, as (id, ids of the tokens generated in completed steps)

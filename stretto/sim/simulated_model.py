@@ -27,6 +27,8 @@ class SimulatedModel:
         cost: predicted seconds of a step.
         output_source: function that gives the made-up output of a task.
         max_jump: largest number of steps computed at once; 1 takes each by itself.
+        takes_hints: whether the server knows ranks of requests, and when prefixes are needed again. One that
+            does not takes requests in the order in which they come.
         keeps_released: whether the prefixes of a query that has ended stay until their room is needed.
         caches: whether prefixes are found again; if not, every prompt is computed whole.
         reads_shared_once: whether attention reads a prefix that several decodes of a step share once, instead
@@ -40,6 +42,7 @@ class SimulatedModel:
     cost: StepCost
     output_source: OutputSource
     max_jump: int = 256
+    takes_hints: bool = True
     keeps_released: bool = False
     caches: bool = True
     reads_shared_once: bool = False

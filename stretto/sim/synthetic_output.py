@@ -53,13 +53,20 @@ def made_up_token_ids(text: str) -> list[int]:
         return [crc32(text[4 * i : 4 * i + 4].encode("utf-8", "replace")) for i in range(count)]
     end = len(text) // 4 * 4
     if end <= _PIECE_CHARS:
-        ids = _ids_of_piece(text[:end])
-    else:
-        ids = []
-        for start in range(0, end, _PIECE_CHARS):
-            ids += _kept_ids(text[start : min(end, start + _PIECE_CHARS)])
-    ids += _ascii_ids(text[end:].ljust(4, "\0"))
-    return ids
+        return _ids_of_piece(text[:end]) + _ascii_ids(text[end:].ljust(4, "\0"))
+    return _ids_of_long(text).copy()
+
+
+@lru_cache(maxsize=64)
+def _ids_of_long(text: str) -> list[int]:
+    """Return the ids of a long ASCII text, which is asked for several times when it is placed, admitted and
+    kept. The caller must not change the list.
+    """
+    end = len(text) // 4 * 4
+    ids = []
+    for start in range(0, end, _PIECE_CHARS):
+        ids += _kept_ids(text[start : min(end, start + _PIECE_CHARS)])
+    return ids + _ascii_ids(text[end:].ljust(4, "\0"))
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from stretto.sizing.trial import Fleet
 from stretto.sizing.variants import Variant, variants_of
 
 MOST_SERVERS = 64
-_VARIANT_DRAWS = 2
+_VARIANT_DRAWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class WhatIf:
     """What a change of a fleet would do to its capacity.
 
     Attributes:
-        share: capacity with the change over that without, as the mean over draws; None if it is not known.
+        shares: capacity with the change over that without, by draw; empty if it is not known.
         reason: why it is not known, or what the figure rests on.
     """
 
     name: str
-    share: float | None = None
+    shares: tuple[float, ...] = ()
     capacity: Capacity | None = None
     reason: str = ""
 
@@ -139,7 +139,7 @@ def answers(
         fleet = Fleet(((server, 1),))
         price = None if prices is None else prices[place_of]
         before = answer.alone
-        for capacity in study.capacities(fleet, [_guess(study, server)]):
+        for capacity in study.capacities(fleet, [likely_level(study, server)]):
             served = _served(study, fleet, capacity, price)
             answer = replace(answer, alone=(*before, served))
             yield answer
@@ -211,7 +211,7 @@ def _nearest(study: Study, wanted: Load) -> Break | None:
     return min(broken, key=lambda one: one.times_limit, default=None)
 
 
-def _guess(study: Study, server: Server) -> int:
+def likely_level(study: Study, server: Server) -> int:
     """Return a likely capacity of a server: as many contexts as its KV memory holds, or as many answers as it
     writes.
     """
@@ -251,5 +251,4 @@ def _what_if(study: Study, base: Served, variant: Variant) -> WhatIf:
         if before is not None:
             amount = 0.0 if after is None else study.grid.load(after).amount
             shares.append(amount / study.grid.load(before).amount)
-    share = sum(shares) / len(shares) if shares else None
-    return WhatIf(variant.name, share, capacity, variant.reason)
+    return WhatIf(variant.name, tuple(shares), capacity, variant.reason)

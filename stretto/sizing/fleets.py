@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 Counts: TypeAlias = tuple[int, ...]
 """Number of servers of each kind."""
-LEAST_SHARE = 0.85
+LEAST_SHARE = 0.75
 """Share of a load below which servers that add up to it are not tried."""
 _TIMES = 2.0
 """Times by which a guess may be too high."""

@@ -32,7 +32,7 @@ _LEAST_WARM_S = 45.0
 """Caches are empty at first. A server computes what its KV memory holds in about this time."""
 _ROUNDING_S = 1e-9
 _LONGEST = 4
-"""Measured times after which jobs that still run count as missed."""
+"""Measured times after which a run ends, unless jobs may take longer within the objectives."""
 _CHECKS = 16
 """Times, within the measured ones, at which it is checked whether what still runs misses an objective."""
 
@@ -62,7 +62,8 @@ class Load:
             wanted_s = max(wanted_s, num_samples / 4 / jobs_per_s)
         length_s = max(_LEAST_S, wanted_s)
         warm_s = max(_LEAST_WARM_S, _WARM * length_s)
-        return Window(warm_s, warm_s + length_s)
+        most_s = max(one.limit_s for one in objectives)
+        return Window(warm_s, warm_s + length_s, warm_s + max(_LONGEST * length_s, length_s + 2 * most_s))
 
 
 class Clock(Protocol):
@@ -154,7 +155,7 @@ class JobLoad(Observer):
         window = self._window
         length_s = window.end_s - window.warm_s
         clock.at(window.end_s, self._end_if_over)
-        clock.at(window.warm_s + _LONGEST * length_s, self._end)
+        clock.at(window.longest_s, self._end)
         for number in range(1, _LONGEST * _CHECKS):
             clock.at(window.warm_s + number / _CHECKS * length_s, self._check)
         if self._load.unit == "sessions":
@@ -311,12 +312,24 @@ class JobLoad(Observer):
             if sent.is_measured or sent.first_s is None
         ]
         jobs = [("job", now_s - job.start_s) for job in self._jobs.values() if job.is_measured]
-        self._measures.check([*waiting, *jobs])
+        stuck = [("job", now_s - warm_s) for sent in self._sent.values() if self._is_stuck(sent)]
+        self._measures.check([*waiting, *jobs, *stuck])
         return ()
 
+    def _is_stuck(self, sent: _Sent) -> bool:
+        """Return whether a request from before the measured time still waits."""
+        return sent.first_s is None and sent.at_s < self._window.warm_s
+
     def _end_if_over(self) -> Sequence[Event]:
-        """End the run when all that was measured has ended."""
-        if not self._num_measured and self._clock.now_s >= self._window.end_s:
+        """End the run when all that was measured has ended. Requests from before that never began to be
+        answered count too, with their jobs, unless no job began.
+        """
+        if not self._num_measured and (now_s := self._clock.now_s) >= self._window.end_s:
+            seconds = self.samples.seconds
+            stuck = [one for one in self._sent.values() if self._is_stuck(one)]
+            seconds["first_token"] += [now_s - one.at_s for one in stuck]
+            if seconds["job"]:
+                seconds["job"] += [now_s - one.running.start_s for one in stuck]
             raise Enough
         return ()
 

@@ -18,10 +18,15 @@ _CUT_TIMES, _CUT_MORE = 1.5, 20
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The times between which requests and jobs that begin are measured."""
+    """The times between which requests and jobs that begin are measured.
+
+    Attributes:
+        longest_s: time at which the run ends; what still runs has taken at least so long.
+    """
 
     warm_s: float
     end_s: float
+    longest_s: float
 
     def holds(self, at_s: float) -> bool:
         """Return whether what begins at a time is measured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -94,6 +95,8 @@ def _parse(part: str) -> Objective:
 
 def shown_s(seconds: float) -> str:
     """Return seconds as people write them."""
+    if math.isinf(seconds):
+        return "without end"
     if seconds < 0.1:
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"

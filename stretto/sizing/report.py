@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 
 from stretto.model.errors import UserError
 from stretto.sizing.answer import MOST_SERVERS, Answer, Break, Served, WhatIf
@@ -107,7 +109,8 @@ def _missed(served: Served) -> str:
 
 def _missed_by(broken: Break) -> str:
     parts = [
-        f"{one} ({shown_s(value_s)}, {value_s / one.limit_s:.2g} times the limit)"
+        f"{one} ({shown_s(value_s)}"
+        + (")" if math.isinf(value_s) else f", {value_s / one.limit_s:.2g} times the limit)")
         for one, value_s in broken.missed
     ]
     return f"{broken.fleet.name} at {shown_load(broken.load)} misses {' and '.join(parts)}"
@@ -132,9 +135,11 @@ def spread(capacity: Capacity) -> str:
 
 def change_text(what_if: WhatIf) -> str:
     """Return what a change would do, in words."""
-    if what_if.share is None or what_if.capacity is None:
+    shares = what_if.shares
+    if not shares:
         return what_if.reason
-    return f"{what_if.share - 1:+.0%}"
+    mean = f"{fmean(shares) - 1:+.0%}"
+    return mean if len(shares) == 1 else f"{mean} ({min(shares) - 1:+.0%} to {max(shares) - 1:+.0%})"
 
 
 def notes(study: Study, answer: Answer, servers: Sequence[Server]) -> Iterator[str]:
@@ -180,7 +185,8 @@ def as_data(
         "what_if": [
             {
                 "change": one.name,
-                "times": one.share,
+                "times": fmean(one.shares) if one.shares else None,
+                "over_draws": one.shares,
                 "capacity": None if one.capacity is None else one.capacity.amounts,
                 "note": one.reason,
             }
@@ -194,7 +200,7 @@ def as_data(
                 "holds_programs": fleet.holds_programs,
                 "load": load.amount,
                 "draw": draw,
-                "values_s": outcome.values_s,
+                "values_s": [_finite(value_s) for value_s in outcome.values_s],
                 "is_cut": outcome.is_cut,
                 "cached_share": outcome.cached_share,
                 "requests": outcome.num_requests,
@@ -202,6 +208,11 @@ def as_data(
             for (fleet, load, draw), outcome in sorted(study.outcomes.items(), key=_order)
         ],
     }
+
+
+def _finite(value_s: float | None) -> float | None:
+    """Return a number that JSON has; None for a time without end."""
+    return None if value_s is None or math.isinf(value_s) else value_s
 
 
 def _order(run: tuple[Trial, Outcome]) -> tuple[object, ...]:
@@ -222,5 +233,5 @@ def _served_data(served: Served) -> Mapping[str, object]:
         "price_per_h": served.price,
         "breaks_at": None if broken is None else broken.load.amount,
         "missed": None if broken is None else str(broken.missed[0][0]),
-        "value_s": None if broken is None else broken.missed[0][1],
+        "value_s": None if broken is None else _finite(broken.missed[0][1]),
     }

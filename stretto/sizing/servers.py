@@ -18,6 +18,8 @@ ENGINE = "llm"
 MAX_RUNNING = 256
 MAX_BATCH_TOKENS = 2048
 _TYPICAL_CONTEXT = 400
+_LEVEL_S = 1e-6
+"""Ranks are times of arrival, of which none is overtaken."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,19 @@ class Server:
         )
 
     def simulated(self, output: OutputSource, block_tokens: int) -> SimulatedModel:
-        """Return the simulated server, whose KV blocks have so many tokens."""
+        """Return the simulated server, whose KV blocks have so many tokens. It takes requests in order, as
+        unmodified servers do.
+        """
         scheduler = SchedulerConfig(
             self.kv_tokens // block_tokens,
             block_tokens=block_tokens,
             max_running=MAX_RUNNING,
             max_batch_tokens=MAX_BATCH_TOKENS,
+            num_groups=1,
+            level_s=_LEVEL_S,
             with_events=True,
         )
-        return SimulatedModel(scheduler, self.cost, output, keeps_released=True)
+        return SimulatedModel(scheduler, self.cost, output, takes_hints=False, keeps_released=True)
 
 
 def is_measured(costs: Preset, model: LLMModel, num_gpus: int) -> bool:

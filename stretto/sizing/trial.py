@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,7 +47,8 @@ class Outcome:
     """What a run measured.
 
     Attributes:
-        values_s: the statistic of each objective; None where nothing was measured.
+        values_s: the statistic of each objective; infinite where nothing ended, or even began, in the
+            measured time, and None where there is nothing to measure.
         is_cut: whether the run was ended early, as an objective was already missed.
         cached_share: share of the prompts' tokens that was found in caches.
         num_requests: requests that were simulated.
@@ -70,10 +72,22 @@ class Outcome:
 
 
 def run(
-    fleet: Fleet, traffic: Traffic, load: Load, objectives: Sequence[Objective], seed: int, num_samples: int
+    fleet: Fleet,
+    traffic: Traffic,
+    load: Load,
+    objectives: Sequence[Objective],
+    seed: int,
+    num_samples: int,
+    *,
+    cuts: bool = True,
 ) -> Outcome:
-    """Run a load on a fleet, and return what was measured of about `num_samples` requests."""
-    jobs = JobLoad(traffic, load, objectives, load.window(traffic, objectives, num_samples), seed)
+    """Run a load on a fleet, and return what was measured of about `num_samples` requests.
+
+    Args:
+        cuts: whether the run ends as soon as it surely misses an objective.
+    """
+    window = load.window(traffic, objectives, num_samples)
+    jobs = JobLoad(traffic, load, objectives, window, seed, cuts=cuts)
     output = filler_output(lengths_by_query(jobs.lengths))
     servers = [(server.replica(), server, number) for server, number in fleet.servers if number]
     models = {replica: server.simulated(output, traffic.block_tokens) for replica, server, _ in servers}
@@ -98,9 +112,14 @@ def run(
     with contextlib.suppress(Enough):
         driver.run()
     samples = jobs.samples
-    values_s = tuple(
-        one.value_s(samples.seconds[one.time]) if samples.seconds[one.time] else None for one in objectives
-    )
+    values_s = tuple(_value_s(one, samples.seconds[one.time], traffic) for one in objectives)
     return Outcome(
         values_s, samples.is_cut, samples.num_cached / max(1, samples.num_prompt), samples.num_sent
     )
+
+
+def _value_s(objective: Objective, seconds: Sequence[float], traffic: Traffic) -> float | None:
+    """Return the statistic of what was measured; infinite if nothing ended, None if there is nothing."""
+    if seconds:
+        return objective.value_s(seconds)
+    return None if objective.time == "per_token" and traffic.most_output == 1 else math.inf

@@ -22,8 +22,8 @@ _MOST_WHOLE = 131_072
 """Bytes of an answer that comes whole, or of the last event of OpenAI's newer API; more are not read."""
 _MOST_EVENTS = 32
 """Parts of a stream that are searched at once."""
-_MOST_HELD = 32_768
-"""Bytes of a stream that are kept until they are searched."""
+_MOST_KEPT = 1024
+"""Bytes of a part of a stream that is kept until others have come; a longer one is searched at once."""
 _COMPLETED = b'"response.completed"'
 
 
@@ -53,22 +53,21 @@ class AnswerStart:
         self._parts: list[bytes] = []
         self._text: list[bytes] = []
         self._calls: list[tuple[bytes, list[bytes]]] = []
-        self._num_bytes = self._num_held = 0
+        self._num_bytes = 0
         self._completed: bytes | None = None
         self._whole = b""
 
-    def feed(self, events: bytes) -> None:
-        """Take complete events of a streamed answer."""
-        if not self._is_read:
-            return
+    def feed(self, events: bytes) -> bool:
+        """Take complete events of a streamed answer; return whether more are wanted."""
         if self._pattern is None:
             if _COMPLETED in events and len(events) <= _MOST_WHOLE:
                 self._completed = events
-            return
-        self._parts.append(events)
-        self._num_held += len(events)
-        if len(self._parts) >= _MOST_EVENTS or self._num_held > _MOST_HELD:
-            self._search(self._pattern)
+            return self._is_read
+        if self._is_read:
+            self._parts.append(events)
+            if len(self._parts) >= _MOST_EVENTS or len(events) > _MOST_KEPT:
+                self._search(self._pattern)
+        return self._is_read
 
     def take_whole(self, body: bytes) -> None:
         """Take an answer that came whole."""
@@ -92,7 +91,7 @@ class AnswerStart:
 
     def _search(self, pattern: re.Pattern[bytes]) -> None:
         """Find texts in the events that have come since the last search."""
-        data, self._parts, self._num_held = b"".join(self._parts), [], 0
+        data, self._parts = b"".join(self._parts), []
         for name, value in pattern.findall(data):
             self._num_bytes += len(value)
             if name in (b"content", b"text"):

@@ -142,6 +142,28 @@ def test_an_application_is_carried_out_over_servers_of_several_models(
     assert f"the model {OTHER!r}; it must be one of the models of the servers" in missing
 
 
+def test_engines_of_a_file_answer_under_their_names(stretto: CommandLine, tmp_path: Path) -> None:
+    engines = tmp_path / "engines.toml"
+    bodies = {
+        "fits": (CHAT, chat("writer")),
+        "several": (CHAT, chat("writer", n=2)),
+        "gone": (CHAT, chat("gone")),
+    }
+    requests = write(tmp_path / "in.jsonl", bodies)
+    with emulating(fleet_of(1)) as urls:
+        engines.write_text(
+            '[[engine]]\nname = "writer"\ncontract = "llm"\n\n[[replica]]\nengine = "writer"\n'
+            f'executable = "openai"\nconfig = {{ url = "{urls[0]}", tokenizer = "none" }}\n',
+            "utf-8",
+        )
+        ended = stretto("run-plan", "--requests", requests, "--out", tmp_path / "out", "--engines", engines)
+    assert ended.code == 1, ended
+    answered, failed = results(tmp_path / "out"), results(tmp_path / "out.failed")
+    assert answered["fits"]["response"]["body"]["usage"]["completion_tokens"] == 6
+    assert failed["gone"]["response"]["status_code"] == 404
+    assert {*answered, *failed} == set(bodies)
+
+
 def test_servers_that_are_away_and_options_of_others_are_refused(
     stretto: CommandLine, tmp_path: Path
 ) -> None:

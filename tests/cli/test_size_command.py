@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def test_the_answer_is_one_sentence_and_tables(
     )
     assert "steps of Llama-3.1-8B-Instruct on H100-80G, A100-80G: estimate, never measured" in found.out
     assert "3 × H100-80G" in found.out
+    assert re.search(r"one more A100-80G +\+2\d% \(\+\d+% to \+\d+%\)", found.out)
     assert "<svg" in page.read_text()
     assert len(runs) == len(set(runs))
 

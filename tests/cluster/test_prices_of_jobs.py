@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementRequest, Purpose
 from stretto.cluster.placements.stretto import Stretto
-from stretto.cluster.prefix_index import HeldTokens
 from stretto.model.profile import Profile
 
 GPU = Profile(base_s=0.005, per_unit_s=0.0001, per_output_s=0.03, per_neighbour_s=0.001)

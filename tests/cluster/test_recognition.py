@@ -362,3 +362,40 @@ def test_prompts_that_are_made_to_be_slow_are_compared_within_bounds() -> None:
         )
     found = traffic.machine._programs.with_any([ChatPrint("t", [("user", " ".join(answers))]).anchors], "t")
     assert len(found) == 64
+
+
+def test_where_searching_is_vain_few_prompts_are_searched_until_one_is_found() -> None:
+    """Chats that have nothing to do with each other are not all searched for answers of the others."""
+    traffic, rng = Traffic(), random.Random(7)
+    traffic.machine = Recogniser(1000, most_vain=20)
+
+    def words() -> str:
+        return " ".join("".join(rng.choices("abcdefgh", k=6)) for _ in range(60))
+
+    def step(number: int) -> bool:
+        """Let a program of two steps run, of which the second has the first one's answer inside; return
+        whether that is noticed.
+        """
+        first = traffic.call(words(), answer := words())
+        second = traffic.call(f"{words()} {answer} {words()}", words())
+        return second.told_as == first.program
+
+    assert step(0)
+    for _ in range(40):
+        traffic.call(words(), words())
+    found = [step(number) for number in range(300)]
+    begun = found.index(True)
+    assert 0 < begun < 200  # one of eight prompts is searched, and as many answers are noted
+    assert all(found[begun:])
+
+
+def test_the_answers_of_known_programs_are_noted_where_searching_is_vain() -> None:
+    """A sub-agent is found by the call of an agent that goes on, whatever others ask."""
+    traffic, rng = Traffic(), random.Random(8)
+    traffic.machine = Recogniser(1000, most_vain=20)
+    for _ in range(40):
+        traffic.call([("user", str(rng.random()) * 9)], str(rng.random()) * 9)
+    agent = traffic.call(TASK, FIRST)
+    traffic.call([*TASK, said(FIRST), NEXT], OTHER)
+    asked = [traffic.call([("user", OTHER)], None) for _ in range(8)]
+    assert [one.told_as == agent.program for one in asked].count(True) > 0

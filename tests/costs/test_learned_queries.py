@@ -67,3 +67,15 @@ def test_counts_are_bounded_and_can_be_saved() -> None:
     loaded = LearnedQueries.of_state(json.loads(json.dumps(learned.state())))
     loaded.check_invariants()
     assert list(loaded.rows()) == list(learned.rows())
+
+
+def test_a_kind_is_known_for_single_queries_once_enough_programs_have_ended() -> None:
+    queries = LearnedQueries()
+    for _ in range(63):
+        queries.note_end(1)
+    assert not queries.are_single
+    queries.note_end(1)
+    assert queries.are_single
+    queries.note_going_on(1)
+    queries.note_going_on(1)
+    assert not queries.are_single

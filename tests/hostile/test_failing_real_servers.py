@@ -107,7 +107,7 @@ def test_calls_of_a_server_that_fails_end_at_another_one(
 ) -> None:
     """Half of the calls come before the failure and half after it."""
     watch = CallWatch()
-    text = CALL.replace("@llm", '@llm with {"timeout_s": 3.0, "retries": 1}') if failure == "slow" else CALL
+    text = CALL.replace("@llm", '@llm with {"timeout_s": 10.0, "retries": 1}') if failure == "slow" else CALL
     call = graph(text)
 
     async def main(urls: Sequence[str]) -> list[object]:
@@ -326,8 +326,11 @@ def test_the_command_serve_goes_on_when_one_of_two_servers_dies(
             try:
                 assert process.stderr is not None
                 with P.Client(process.stderr.readline().split()[0]):
+                    httpx.post(f"{urls[0]}/emulator/faults", json=FAULTS["slow"])  # its calls do not end
                     early = [say(number) for number in range(6)]
+                    until_s = time.monotonic() + 100
                     while num_running(urls[0]) == 0:
+                        assert time.monotonic() < until_s, "some calls go to each server"
                         time.sleep(0.01)
                     httpx.post(f"{urls[0]}/emulator/faults", json=FAULTS["dies"])
                     late = [say(number) for number in range(6)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.cluster.recognition.anchors import anchor_pieces, anchors_of
+from stretto.cluster.recognition.anchors import anchor_pieces, anchors_of, data_of
 from stretto.cluster.recognition.fingerprints import ChatPrint, TextPrint
 from stretto.cluster.recognition.ids import ProgramIds
 from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram
@@ -59,7 +59,7 @@ def test_programs_of_tenants_never_meet_and_are_bounded(
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
 def test_a_text_is_found_wherever_it_stands(before: str, text: str, after: str) -> None:
-    inside = anchors_of("t", [before + text + after])
+    inside = anchors_of("t", data_of([before + text + after]))
     for piece in anchor_pieces("t", text, ()):
         assert inside.have(piece[1:]) > 0
-        assert not anchors_of("other", [before + text + after]).have(piece[1:])
+        assert not anchors_of("other", data_of([before + text + after])).have(piece[1:])

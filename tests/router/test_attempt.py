@@ -30,7 +30,7 @@ class Everything:
 def test_the_time_of_a_stream_counts_from_its_head_and_not_while_it_is_paused() -> None:
     async def main() -> None:
         parts: Any = Everything()
-        attempt = Attempt(parts, b"", parts, may_reuse=True)
+        attempt = Attempt(parts, (b"", b""), parts, may_reuse=True)
         began_s = attempt.last_s
         await asyncio.sleep(0.01)
         attempt.on_head(AnswerParser())
@@ -85,17 +85,9 @@ def test_the_rest_of_an_answer_is_not_read_before_the_client_reads_on(is_open: b
     async def main() -> None:
         rest, unused = Connections(is_open=is_open), Everything()
         client: Any = unused
-        router_state: Any = unused
+        door: Any = unused
         connections: Any = rest
-        exchange = RoutedExchange(
-            client,
-            ClientRequest(method=b"POST", target=b"/"),
-            0.0,
-            router_state,
-            router_state.act,
-            router_state.ended,
-            router_state.readers,
-        )
+        exchange = RoutedExchange(client, ClientRequest(method=b"POST", target=b"/"), 0.0, door)
         exchange.pause()
         exchange.send(Send(0, 1, Choice(1)), connections)
         await rest.has_request.wait()

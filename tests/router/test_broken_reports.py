@@ -8,11 +8,11 @@ import httpx
 import pytest
 from support.routing import STREAM, WHOLE, routing, run
 
-from stretto.router import exchange
+from stretto.router import taken_answer
 from stretto.router.router_state import RouterState
 
 
-def raise_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+def raise_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     """Let the first call of a method raise an error that nobody expects."""
     method = getattr(owner, name)
     errors = [ZeroDivisionError("one of ours")]
@@ -25,11 +25,10 @@ def raise_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     monkeypatch.setattr(owner, name, raising)
 
 
-@pytest.mark.parametrize("name", ["head_came", "answered"])
-def test_a_whole_answer_that_cannot_be_taken_is_a_500(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_answer_that_cannot_be_taken_is_a_500(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with routing("well") as at:
-            raise_once(monkeypatch, RouterState, name)
+            raise_once(monkeypatch, RouterState, "head_came")
             broken = await at.ask()
             assert broken.status_code == 500
             assert "could not take the answer" in broken.json()["error"]["message"]
@@ -40,11 +39,10 @@ def test_a_whole_answer_that_cannot_be_taken_is_a_500(name: str, monkeypatch: py
     run(main())
 
 
-@pytest.mark.parametrize("name", ["began", "answered"])
-def test_a_stream_that_cannot_be_taken_ends_with_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_cannot_be_taken_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with routing("well") as at:
-            raise_once(monkeypatch, RouterState, name)
+            raise_once(monkeypatch, RouterState, "began")
             broken = await at.ask(stream=True)
             assert "could not take the answer" in broken.text
             assert (await at.ask(stream=True)).content == STREAM
@@ -53,10 +51,29 @@ def test_a_stream_that_cannot_be_taken_ends_with_an_error(name: str, monkeypatch
     run(main())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_whose_end_cannot_be_noted_is_passed_on(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is noted after the last byte is no concern of the client; the worker's load goes down all the
+    same.
+    """
+
+    async def main() -> None:
+        async with routing("well") as at:
+            raise_once(monkeypatch, RouterState, "answered")
+            for _ in range(2):
+                assert (await at.ask(stream=stream)).content == (STREAM if stream else WHOLE)
+            at.router_state.check_invariants()
+            assert at.router_state.num_clients == 0
+
+    run(main())
+
+
 def test_a_client_whose_request_was_forgotten_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with routing("well") as at:
-            raise_once(monkeypatch, exchange.RoutedExchange, "_to_client")  # after the request has ended
+            raise_once(monkeypatch, taken_answer, "answer_headers")  # after the request has ended
             with pytest.raises(httpx.RemoteProtocolError):
                 await at.ask()
             assert (await at.ask()).content == WHOLE

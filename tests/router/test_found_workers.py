@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -309,9 +309,10 @@ class ScriptedApi:
         answer: Mapping[str, Any] = self._next()
         return answer
 
-    def watch_slices(self, version: str) -> Iterator[Mapping[str, Any]]:
+    @contextmanager
+    def watch_slices(self, version: str) -> Iterator[Iterator[Mapping[str, Any]]]:
         self.asked.append(f"watch {version}")
-        yield from self._next()
+        yield iter(self._next())
 
     def stop(self) -> None:
         pass
@@ -360,7 +361,7 @@ def test_changes_are_told_and_a_watch_that_ends_goes_on_from_its_last_version() 
     )
     assert told == [["h1"], ["h1", "h2"], ["h1", "h3", "h2"]]
     assert api.asked == ["list", "watch 4", "watch 6", "watch 7", "watch 7"]
-    assert waits == []
+    assert waits == [1.0], "a watch that ends without a change is not begun anew at once"
 
 
 def test_a_version_that_is_gone_is_listed_anew_in_one_step() -> None:
@@ -389,9 +390,35 @@ def test_while_the_api_is_away_nothing_is_told_and_it_is_asked_ever_less_often(
         *(list_of(7, slice_of("a", 1, "h2")), []),
     )
     assert told == [["h1"], ["h1"], ["h1"], ["h2"]]
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 1.0, 1.0]
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 1.0, 1.0, 1.0]
     assert caplog.text.count("connection refused") == 1
     assert caplog.text.count("the API answers again") == 3
+
+
+def test_an_api_that_lists_slices_and_refuses_a_watch_is_asked_ever_less_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listed, refused = list_of(4, slice_of("a", 1, "h1")), EngineUnavailable("watch must be allowed")
+    told, _, waits = watched(*[listed, refused] * 4, listed, [])
+    assert told == [["h1"]] * 5
+    assert waits == [1.0, 2.0, 4.0, 8.0, 1.0]
+    assert caplog.text.count("watch must be allowed") == 1
+    assert caplog.text.count("the API answers again") == 1
+
+
+def test_what_a_thread_of_a_source_did_not_expect_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(ScriptedApi):
+        def list_slices(self) -> Mapping[str, Any]:
+            raise ZeroDivisionError
+
+    async def main() -> None:
+        entry = WorkerConfig(url="http://vllm", kubernetes=KubernetesConfig(selector="app=vllm"))
+        assert entry.kubernetes is not None
+        source = KubernetesEndpoints(entry.kubernetes, Located(entry, None), Broken())
+        async with routing("well") as at, kept(at, source):
+            await until(lambda: "is followed no more" in caplog.text)
+
+    run(main())
 
 
 def test_an_endpoint_that_is_no_address_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -404,10 +431,11 @@ def test_an_endpoint_that_is_no_address_is_left_out(caplog: pytest.LogCaptureFix
 
 def test_the_thread_of_a_source_ends_with_it() -> None:
     class Blocking(ScriptedApi):
-        def watch_slices(self, version: str) -> Iterator[Mapping[str, Any]]:
+        @contextmanager
+        def watch_slices(self, version: str) -> Iterator[Iterator[Mapping[str, Any]]]:
             self.over.wait(60)
             raise EngineUnavailable("stopped")
-            yield {}
+            yield iter(())
 
         def stop(self) -> None:
             self.over.set()

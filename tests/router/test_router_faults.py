@@ -196,7 +196,8 @@ def test_requests_beyond_the_queue_are_refused_with_429() -> None:
             await until(lambda: at.router_state.num_clients == 3)
             assert at.router_state.num_waiting == 2
             refused = await at.ask()
-            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
             assert "2 requests wait already" in refused.json()["error"]["message"]
             at.servers[0].go_on.set()
             assert {(await one).content for one in asked} == {WHOLE}
@@ -316,7 +317,7 @@ def test_a_request_that_has_waited_before_is_refused_in_its_own_time() -> None:
 
     async def main() -> None:
         front = Front(RouterConfig())
-        front.router_state = due = Due()  # type: ignore[assignment]
+        front._state = due = Due()  # type: ignore[assignment]
         for due_s in (1000.0, 0.01, 2000.0):
             due.next_due_s = monotonic() + due_s
             front.act([])
@@ -334,7 +335,7 @@ async def flooded(at: Routing) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
     reader, writer = await asyncio.open_connection(sock=sock, limit=1000)
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
     writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    await until(lambda: any(one._is_paused for one in at.router.front._exchanges.values()))
+    await until(lambda: any(one.attempts.is_paused for one in at.router.front._exchanges.values()))
     return reader, writer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from support.early_placement import SoonestStart
@@ -220,6 +221,33 @@ def test_what_waits_at_a_suspect_worker_goes_elsewhere() -> None:
         ticket = tickets[1] if not moved else moved[-1][0]
         moved += sends(router_state.answered(ticket, 200, WorkerUsage(), 1.0))
     assert sorted(moved) == [(tickets[2], 1), (tickets[3], 1)]
+
+
+def test_single_programs_are_not_made_known_to_the_account_while_nothing_waits() -> None:
+    """Where nearly all programs make one request, a few are watched. What waits has its turn."""
+    router_state = router_state_of(1, num_slots=2)
+    account = router_state._open.account
+
+    def opening(name: str, now_s: float) -> tuple[Ticket, bool]:
+        program = NamedProgram(name, has_returned=False)
+        ticket, _ = arrive(router_state, now_s, replace(REQUEST, program=program))
+        return ticket, account.find(("", name)) is not None
+
+    for number in range(78):  # each is silent for long enough to have ended when the next ones come
+        ticket, is_known = opening(f"first {number}", float(number))
+        assert is_known
+        router_state.answered(ticket, 200, WorkerUsage(100, 10), number + 0.5)
+    later = []
+    for number in range(64):
+        ticket, is_known = opening(f"later {number}", 200.0 + number)
+        router_state.answered(ticket, 200, WorkerUsage(100, 10), 200.5 + number)
+        later.append(is_known)
+    assert later[0]  # not enough were silent for long before
+    assert later[1:].count(True) == 8
+    assert [opening(f"many {number}", 300.0)[1] for number in range(20)][2:] == [True] * 18
+    _, actions = router_state.arrive(replace(REQUEST, program=NamedProgram("agent")), 301.0)
+    assert not sends(actions)
+    assert account.find(("", "agent")) is not None
 
 
 def test_reported_hits_reach_the_policy() -> None:

@@ -19,9 +19,11 @@ from support.routing import EVENTS, STREAM, WHOLE, Routing, StubServer, routing,
 
 from stretto.http.tls import ClientTls, ServerTls
 from stretto.model.errors import ConfigError
+from stretto.operate.certificates import Certificates
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.config_file import read_router_config
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_link import WorkerLink
 
 
 def shown(pair: tuple[str, str]) -> ServerTls:
@@ -159,6 +161,30 @@ def test_a_wrong_certificate_changes_nothing_and_is_told_of_once(
             assert await certificate_of(at.router.port, believes) == "second"
 
     run(main())
+
+
+def test_a_certificate_that_goes_while_it_is_read_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(tls: ServerTls) -> float:
+        raise FileNotFoundError(tls.certificate)
+
+    authority, certificates = Authority(tmp_path), Certificates()
+    files = authority.sign("first")
+    certificates.of_server(shown(files))
+    renew(files, authority.sign("second"))
+    monkeypatch.setattr("stretto.operate.certificates._expiry_s", gone)
+    certificates.look()
+    assert caplog.text.count("stay as they were") == 1
+
+
+def test_a_worker_without_tls_reads_no_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(tls: ClientTls) -> ssl.SSLContext:
+        raise AssertionError(tls)
+
+    monkeypatch.setattr("stretto.http.tls.client_context", read)
+    link = WorkerLink(WorkerConfig(url="http://127.0.0.1:8000"), 1.0, Certificates())
+    assert not link.connections.address.is_tls
 
 
 def test_certificates_that_expire_are_named_in_metrics_and_the_log(

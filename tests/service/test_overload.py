@@ -119,7 +119,7 @@ def test_goodput_beyond_saturation_is_no_less_than_at_it() -> None:
         assert sum(run.num_missed for run in over) <= share * num_let_in
         assert all(error.needs_s > DEADLINE_S for run in over for error in run.refused)
     without = Run(3 * full, 0, False).run()
-    assert without.goodput < 0.6 * far_beyond[0].goodput
+    assert without.goodput < 0.8 * far_beyond[0].goodput
 
 
 def test_at_half_load_nearly_all_are_let_in() -> None:

@@ -91,14 +91,6 @@ def check_case(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool
     assert answer.fleets.best == cheapest, f"seed {seed}"
     assert answer.fleets.is_over
     assert not answer.fleets.num_left
-    print(
-        seed,
-        capacities,
-        wanted.amount,
-        cheapest and (cheapest[0].name, cheapest[1]),
-        len(study.outcomes),
-        flush=True,
-    )
     return cheapest is not None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
 from stretto.model.errors import ConfigError, UserError
+from stretto.model.profile import Profile
+from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import made_up_token_ids
 from stretto.sizing.answer import Answer, answers
 from stretto.sizing.asked import parse_servers
@@ -120,6 +123,14 @@ def test_a_rate_lets_jobs_arrive(traffic: Traffic) -> None:
     ]
     assert not outcomes[0].missed(objectives)
     assert outcomes[1].missed(objectives)
+
+
+def test_a_server_on_which_nothing_begins_serves_nothing(traffic: Traffic) -> None:
+    """All sessions wait for the first ones, so that none begins in the measured time."""
+    stuck = replace(SERVER, kv_tokens=2500, cost=ProfileCost(Profile(50.0, 0.1, 1, per_output_s=50.0)))
+    objectives = parse_objectives("mean job 100s, p95 first_token 20s")
+    outcome = run(Fleet(((stuck, 1),)), traffic, Load("sessions", 30), objectives, 0, 40)
+    assert [one.time for one, _ in outcome.missed(objectives)] == ["job", "first_token"]
 
 
 def last(study: Study, *given: object, **settings: bool) -> Answer:

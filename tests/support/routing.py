@@ -31,7 +31,7 @@ WHOLE = (
     b' "usage": {"prompt_tokens": 90, "completion_tokens": 5,'
     b' "prompt_tokens_details": {"cached_tokens": 32}} }\n'
 )
-FLOOD_PARTS = 400
+FLOOD_PARTS = 1000  # 65 MB: more than the kernel takes between a worker and the router
 FLOOD_PART = b"data: " + b"x" * 65536 + b"\n\n"
 PATIENCE_S = 60.0
 

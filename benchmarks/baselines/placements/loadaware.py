@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import PlacementRequest
-from stretto.cluster.prefix_index import HeldTokens
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 
 _BETA = 1.0

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.placement import Choice, PlacementRequest
-from stretto.cluster.prefix_index import HeldTokens
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 
 _LEAST_SHARE = 0.3

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Left, PlacementEvent, PlacementRequest
-from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
+from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 
 _PREFIX, _QUEUE, _KV, _NO_HIT = 3.0, 2.0, 2.0, 2.0

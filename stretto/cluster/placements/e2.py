@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from stretto.cluster.eviction import victims
 from stretto.cluster.hot_prefixes import HotPrefixes
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.key_portion import KeyPortion, key_portion
 from stretto.cluster.messages import InstanceId
@@ -32,7 +33,7 @@ from stretto.cluster.placement import (
     PlacementRequest,
     Unbound,
 )
-from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
+from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.model.record import record
 

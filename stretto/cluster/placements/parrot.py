@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 from stretto.cluster.class_loads import ClassLoads, latency_room
 from stretto.cluster.group_locations import GroupLocations
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
@@ -34,7 +35,7 @@ from stretto.cluster.placement import (
     PlacementEvent,
     PlacementRequest,
 )
-from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
+from stretto.cluster.prefix_index import PrefixIndex
 
 
 class Parrot(Placement):

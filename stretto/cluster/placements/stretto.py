@@ -39,10 +39,11 @@ from typing import TypeAlias
 from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.eviction import victims
 from stretto.cluster.group_locations import GroupLocations
+from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
-from stretto.cluster.prefix_index import HeldTokens, PrefixIndex
+from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.renewal import renewal_speeds
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.model.profile import UNKNOWN_LLM, Profile

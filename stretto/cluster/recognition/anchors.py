@@ -49,8 +49,10 @@ _LINE_SHARE = 2
 """Length of a task over that of a line of an answer, up to which the line may be the task."""
 _TOP_BITS = 24
 """First bits of an anchor, which depend on the first 8 bytes of its text alone."""
-_ENOUGH = 5
-"""Anchors that a text is expected to have of the level at which its rarest ones are looked for first."""
+_MOST_SORTED = 1024
+"""Length of a text up to which sorting all its places is faster than finding the first ones."""
+_MOST_COMPARED = 16
+"""Places of a text with the rarest anchors, of which the same bytes may stand at several."""
 _ALL = 2**64 - 1
 _FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F
 _MIX = 0xFF51AFD7ED558CCD
@@ -61,6 +63,8 @@ _HALF, _TOP_SHIFT, _REST_BITS = map(np.uint64, (29, _TOP_BITS, 64 - _TOP_BITS))
 _NOT_LEVEL = np.uint64(_ALL ^ _MOST_LEVEL)
 _BOUNDS = np.array([1 << place for place in range(64 - _MOST_LEVEL, 64)], np.uint64)
 """Ends of the ranges of an anchor's first hash, from the highest level to the lowest."""
+_LEAST_BOUND = 1 << (64 - _LEAST_LEVEL)
+"""End of the range of the first hash of the anchors that count."""
 _LEVELS = np.arange(_MOST_LEVEL, -1, -1, dtype=np.uint64)
 _Words: TypeAlias = NDArray[np.uint64]
 _Places: TypeAlias = NDArray[np.intp]
@@ -137,13 +141,15 @@ class Anchors:
         return frozenset(_keys(self._words, self._first, self._places, self._salt))
 
 
-def anchors_of(
-    tenant: str, texts: Sequence[str], most: int = _MAX_SEARCHED, least_level: int = _LEAST_LEVEL
-) -> Anchors:
-    """Return the anchors of several texts together, of at most so many characters at their two ends."""
-    data = "\n".join(_ends_of(texts, most)).encode("utf-8", "surrogatepass")
+def anchors_of(tenant: str, data: bytes, least_level: int = _LEAST_LEVEL) -> Anchors:
+    """Return the anchors of a text in UTF-8."""
     level = max(least_level, min(_MOST_LEVEL, (len(data) // _USUAL_ANCHORS).bit_length() - 1))
     return Anchors(tenant, data, level)
+
+
+def data_of(texts: Sequence[str], most: int = _MAX_SEARCHED) -> bytes:
+    """Return several texts together in UTF-8, of at most so many characters at their two ends."""
+    return "\n".join(_ends_of(texts, most)).encode("utf-8", "surrogatepass")
 
 
 def _ends_of(texts: Sequence[str], most: int) -> Sequence[str]:
@@ -166,9 +172,9 @@ def _taken(texts: Sequence[str], room: int) -> list[int]:
     return taken
 
 
-def anchor_pieces(tenant: str, text: str, given: Sequence[str]) -> list[Piece]:
+def anchor_pieces(tenant: str, text: str, given: Sequence[str], prompt: bytes = b"") -> list[Piece]:
     """Return by what an answer is known again that stands in a prompt: its text, the texts that it gives to
-    tools, and its lines, which must be half of a task.
+    tools, and its lines, which must be half of a task. What it repeats of its own `prompt` is left out.
     """
     parts = [one.encode("utf-8", "surrogatepass") for one in (text, *given[:_MOST_TEXTS])]
     spans = list(_spans(parts))
@@ -178,24 +184,30 @@ def anchor_pieces(tenant: str, text: str, given: Sequence[str]) -> list[Piece]:
     hashed = _hashed(_words(data))
     pieces: list[Piece] = []
     for begin, end, kind in spans:
-        if rarest := _rarest(data, hashed, begin, end - _SPAN + 1, salt):
-            pieces.append((kind, *rarest))
+        rarest = _rarest(data, hashed, begin, end - _SPAN + 1)
+        is_repeated = rarest and rarest[0] in prompt and all(span in prompt for span in rarest)
+        if not rarest or is_repeated:
+            continue
+        pieces.append((kind, *[_anchor(span, salt) for span in rarest]))
     return pieces
 
 
-def _rarest(data: bytes, hashed: _Words, begin: int, end: int, salt: int) -> list[Anchor]:
-    """Return the few anchors of the highest levels at places from `begin` to before `end`, the rarest
-    first.
+def _rarest(data: bytes, hashed: _Words, begin: int, end: int) -> list[bytes]:
+    """Return the bytes of the few anchors of the highest levels at places from `begin` to before `end`, the
+    rarest first: those of which the first hash is the lowest.
     """
     part = hashed[begin:end]
-    level = max(_LEAST_LEVEL, ((end - begin) // _ENOUGH).bit_length() - 1)
-    while True:
-        places = (part < _BOUNDS[_MOST_LEVEL - level]).nonzero()[0][:_MOST_ANCHORS].tolist()
-        some = {data[begin + place : begin + place + _SPAN] for place in places}
-        if len(some) >= _NUM_ANCHORS or level == _LEAST_LEVEL:
-            keys = [_anchor(span, salt) for span in some]
-            return sorted(keys, key=lambda key: (~key & _MOST_LEVEL, key))[:_NUM_ANCHORS]
-        level = max(_LEAST_LEVEL, level - 2)
+    if len(part) > _MOST_SORTED:
+        some = part.argpartition(_MOST_COMPARED)[:_MOST_COMPARED]
+        order = some[part[some].argsort()]
+    else:
+        order = part.argsort()[:_MOST_COMPARED]
+    rarest: dict[bytes, None] = {}
+    for place, first in zip(order.tolist(), part[order].tolist(), strict=True):
+        if first >= _LEAST_BOUND or len(rarest) >= _NUM_ANCHORS:
+            break
+        rarest[data[begin + place : begin + place + _SPAN]] = None
+    return list(rarest)
 
 
 def _spans(parts: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
-from stretto.cluster.recognition.anchors import NO_ANCHORS, Anchors, anchors_of
+from stretto.cluster.recognition.anchors import NO_ANCHORS, Anchors, anchors_of, data_of
 
 Key: TypeAlias = int
 Turn: TypeAlias = tuple[str, str]
@@ -71,20 +71,27 @@ class ChatPrint:
         return self._turns[-1][1] if self._turns else ""
 
     @cached_property
+    def data(self) -> bytes:
+        """What the turns say that are no answers, in UTF-8; of a long one its two ends."""
+        return data_of([text for role, text in self._turns if role != MODEL])
+
+    @cached_property
     def anchors(self) -> Anchors:
         """The anchors of what the turns say that are no answers."""
-        return anchors_of(self._tenant, [text for role, text in self._turns if role != MODEL])
+        return anchors_of(self._tenant, self.data)
+
+    @property
+    def was_searched(self) -> bool:
+        """Whether the anchors were asked for."""
+        return "anchors" in self.__dict__
 
     @cached_property
     def answer_anchors(self) -> Anchors:
         """The anchors of the turns that are answers."""
         answers = [text for role, text in self._turns if role == MODEL]
-        return anchors_of(self._tenant, answers, _MAX_ANSWERS, _ANSWER_LEVEL) if answers else NO_ANCHORS
-
-    @property
-    def searched(self) -> Anchors | None:
-        """The anchors of what is no answer, if they were asked for."""
-        return self.__dict__.get("anchors")
+        if not answers:
+            return NO_ANCHORS
+        return anchors_of(self._tenant, data_of(answers, _MAX_ANSWERS), _ANSWER_LEVEL)
 
 
 class TextPrint:
@@ -116,19 +123,24 @@ class TextPrint:
                     yield hash((block, self.task[begin : begin + length]))
 
     @cached_property
+    def data(self) -> bytes:
+        """The text in UTF-8; of a long one its two ends."""
+        return data_of([self.task])
+
+    @cached_property
     def anchors(self) -> Anchors:
         """The anchors of the text."""
-        return anchors_of(self._tenant, [self.task])
+        return anchors_of(self._tenant, self.data)
+
+    @property
+    def was_searched(self) -> bool:
+        """Whether the anchors were asked for."""
+        return "anchors" in self.__dict__
 
     @property
     def answer_anchors(self) -> Anchors:
         """None: answers in a text are not told from the rest."""
         return NO_ANCHORS
-
-    @property
-    def searched(self) -> Anchors | None:
-        """The anchors, if they were asked for."""
-        return self.__dict__.get("anchors")
 
 
 PromptPrint: TypeAlias = ChatPrint | TextPrint

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from random import Random
 
 from stretto.cluster.recognition.anchors import WHOLE, Anchors, KnownAnchors, Piece
 from stretto.cluster.recognition.fingerprints import Key, PromptEnding, Tail
@@ -71,20 +72,26 @@ class RecognisedProgram:
 
 _MOST_FOUND = 64
 """Programs whose texts are compared with a prompt."""
+_SEARCHED = 1 / 8
+"""Share of the prompts that are searched for answers where that is vain."""
 _MOST_ALIKE = 2
 """Programs that may have generated the same text; what more of them have is nobody's own."""
 
 
 @dataclass(slots=True, eq=False)
 class TenantPrograms:
-    """A tenant that has programs. `weight` is the number of its programs and of their keys.
+    """A tenant that has programs.
 
-    `programs` begins with the one that was used longest ago.
+    Attributes:
+        programs: programs of the tenant; the one that was used longest ago comes first.
+        weight: number of its programs and of their keys.
+        num_vain: prompts in a row in which no answer was found, searched or not.
     """
 
     name: str
     programs: dict[RecognisedProgram, None] = field(default_factory=dict)
     weight: int = 0
+    num_vain: int = 0
 
 
 class Programs:
@@ -92,9 +99,12 @@ class Programs:
 
     Args:
         most: number of programs, of eight keys each, that are kept. Those that run are kept in any case.
+        most_vain: searches of a tenant in a row without a find, after which searching counts as vain.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_vain: int) -> None:
+        self._most_vain = most_vain
+        self._choices = Random(0)  # every eighth would miss what comes in pairs
         self.tails: dict[Key, dict[int, int]] = {}
         self._by_key: dict[Key, RecognisedProgram | list[RecognisedProgram]] = {}
         self._tenants: dict[str, TenantPrograms] = {}
@@ -117,6 +127,15 @@ class Programs:
             return []
         programs = found if isinstance(found, list) else [found]
         return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
+
+    def is_worth_search(self, tenant_name: str) -> bool:
+        """Return whether a prompt of a tenant is to be searched for answers of its programs. Where all
+        prompts are questions by themselves, as those of chats, only a few are.
+        """
+        if (tenant := self._tenants.get(tenant_name)) is None:
+            return True
+        tenant.num_vain += 1
+        return tenant.num_vain <= self._most_vain or self._choices.random() < _SEARCHED
 
     def with_any(self, texts: Iterable[Anchors], tenant: str) -> list[RecognisedProgram]:
         """Return the programs of a tenant that anchors of some texts lead to, the oldest first; of many

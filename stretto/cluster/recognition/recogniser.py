@@ -10,7 +10,8 @@
   is a fork of the latest. If several wait there, it is a new program: a wrong choice would last.
 - **An answer that stands inside.** A prompt in which an earlier answer of at least 40 characters stands, or
   whose task stands in an earlier answer or in its call of a tool, belongs to the program of that answer: its
-  history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched.
+  history was rewritten, or it is a sub-agent. Only a prompt that nothing else is known of is searched. Where
+  that was vain for long only some of these prompts are, and only their answers are noted.
 - **Confidence.** A join is certain (an id), sure, or doubtful. After a doubtful join the request is a new
   program, which *leans on* the other one: the two are told as one, but not served as one, because a wrong
   join would do harm in turns, shares, room and ends.
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.cluster.recognition.anchors import WHOLE, Anchors, anchor_pieces
+from stretto.cluster.recognition.anchors import WHOLE, anchor_pieces
 from stretto.cluster.recognition.fingerprints import Key, PromptEnding, PromptPrint
 from stretto.cluster.recognition.messages import (
     AnswerTexts,
@@ -49,6 +50,11 @@ _MOST_HINTED = 4
 """Programs that lean on one for a hint; from then on the hint is taken for that of a whole app."""
 
 
+_MOST_VAIN = 256
+_KNOWN: tuple[Way, ...] = "id", "continues", "forks"
+"""Ways in which a request is found to go on with its program."""
+
+
 @record
 class _Found:
     """A program that a request may be part of; `end` is the end of a prompt that the request goes on from."""
@@ -61,11 +67,17 @@ class _Found:
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A request that is not answered yet. `own` is the anchors of its prompt, if it was searched."""
+    """A request that is not answered yet.
+
+    Attributes:
+        own: prompt of a request of which nothing else is known, as far as it is searched; else empty.
+        is_noted: whether it is noted by what its answer is known again.
+    """
 
     program: RecognisedProgram
     end: PromptEnding | None
-    own: Anchors | None
+    own: bytes
+    is_noted: bool
     is_last: bool
 
 
@@ -74,10 +86,11 @@ class Recogniser:
 
     Args:
         most_programs: number of programs, of eight keys each, that are remembered.
+        most_vain: prompts of a tenant in a row that are searched without a find before most are not searched.
     """
 
-    def __init__(self, most_programs: int = 1_000_000) -> None:
-        self._programs = Programs(most_programs)
+    def __init__(self, most_programs: int = 1_000_000, most_vain: int = _MOST_VAIN) -> None:
+        self._programs = Programs(most_programs, most_vain)
         self._running: dict[int, _Running] = {}
         self._num_asked = 0
 
@@ -105,11 +118,12 @@ class Recogniser:
         for name in (ids.parent, ids.name, hint):  # the root first
             if name:
                 self._programs.name(program, _key(asked.tenant, name))
+        own, is_noted = b"", True
+        if prompt is not None and not ids.name and (found is None or found.way not in _KNOWN):
+            is_noted = prompt.was_searched
+            own = prompt.data if is_noted else b""
         self._running[self._num_asked] = _Running(
-            program,
-            None if prompt is None else prompt.end,
-            None if prompt is None else prompt.searched,
-            is_last,
+            program, None if prompt is None else prompt.end, own, is_noted, is_last
         )
         self._programs.limit()
         way: Way = "opening" if found is None else found.way
@@ -162,8 +176,8 @@ class Recogniser:
         tenant = program.tenant.name
         if answer.response_id:
             self._programs.passes(program, _key(tenant, f"response:{answer.response_id}"))
-        for piece in anchor_pieces(tenant, answer.text, answer.given):
-            if running.own is None or not running.own.have(piece[1:]):
+        if running.is_noted:
+            for piece in anchor_pieces(tenant, answer.text, answer.given, running.own):
                 self._programs.generated(program, piece)
 
     # --- which program
@@ -206,7 +220,7 @@ class Recogniser:
 
     def _inside(self, asked: AskedProgram) -> _Found | None:
         """Return the program of whose answers one stands in a prompt, or has the prompt's task in it."""
-        if asked.prompt is None:
+        if asked.prompt is None or not self._programs.is_worth_search(asked.tenant):
             return None
         prompt, best, most, num_found = asked.prompt, None, 0, 0
         texts = prompt.anchors, prompt.answer_anchors
@@ -217,6 +231,7 @@ class Recogniser:
                     best, most = program, num
         if best is None:
             return None
+        best.tenant.num_vain = 0
         is_sure = num_found == 1 and most >= _SURE_ANCHORS
         return _Found(best, "sure" if is_sure else "doubtful", "answer_inside")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import httptools
 
 from stretto.http.client.headers import Headers
 from stretto.model.errors import BadReply
 
+_CHUNK = re.compile(rb"([0-9a-f]{1,5})\r\n")
+"""Head of a chunk of less than a megabyte, without extensions."""
 _MAX_HEAD_BYTES = 256_000
 """Bytes of an answer's head. As many may come without completing a header or a part of the body."""
 
@@ -26,7 +30,7 @@ class AnswerParser:
         self._parser = httptools.HttpResponseParser(self)
         self._head_bytes = self._silent_bytes = 0
         self._parts: list[bytes] = []
-        self._is_chunked = False
+        self._is_chunked = self._is_between_chunks = False
         self.status = 0
         self.reason = b""
         self.headers: Headers = []
@@ -52,8 +56,23 @@ class AnswerParser:
             raise BadReply(f"it does not speak HTTP/1.1: {error}") from error
         except httptools.HttpParserUpgrade as error:
             raise BadReply("it wants to change the protocol") from error
+        if self._is_between_chunks and not data.endswith(b"\r\n"):
+            self._is_between_chunks = False  # the parser may have read the first digits of the next one
         if max(self._head_bytes, self._silent_bytes) > _MAX_HEAD_BYTES:
             raise BadReply(f"its answer has a head of more than {_MAX_HEAD_BYTES} bytes")
+
+    def take_chunk(self, data: bytes) -> bytes:
+        """Return the body in bytes of the connection that are one chunk; b"" if they are anything else, and
+        to be fed.
+
+        Servers send each event of a stream as a chunk. The parser stands between two of them before and after
+        such bytes, and need not see them.
+        """
+        if not self._is_between_chunks or (head := _CHUNK.match(data)) is None:
+            return b""
+        begin = head.end()
+        end = begin + int(head[1], 16)
+        return data[begin:end] if end + 2 == len(data) and data.endswith(b"\r\n") else b""
 
     def take_body(self) -> bytes:
         """Return the parts of the body that have come since the last call, joined."""
@@ -94,6 +113,14 @@ class AnswerParser:
             self.keeps_alive = self._parser.should_keep_alive()
             if status in (204, 304):
                 self.length = 0
+
+    def on_chunk_header(self) -> None:
+        """Note the beginning of a chunk."""
+        self._is_between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        """Note the end of a chunk. An interim answer has none."""
+        self._is_between_chunks = self.status != 0 and not self.is_complete
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""

@@ -100,6 +100,9 @@ class ServerConnection(asyncio.Protocol):
             self._spoke_unasked = True
             self.abort()
             return
+        if body := answer.take_chunk(data):
+            receiver.on_body(body)
+            return
         self._has_bytes = True
         try:
             answer.feed(data)

@@ -43,6 +43,9 @@ class Siblings(dict[tuple[int, ...], "BlockRun"]):
         """Return the children whose first block is `block` or a beginning of it, the
         shortest first.
         """
+        if len(self) < len(block):
+            found = [tokens for tokens in self if block[: len(tokens)] == tokens]
+            return [self[tokens] for tokens in sorted(found, key=len)]
         beginnings = (block[:num_tokens] for num_tokens in range(1, len(block) + 1))
         return [self[tokens] for tokens in beginnings if tokens in self]
 

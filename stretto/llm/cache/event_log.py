@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.cluster.block_hashes import BlockHash, Hasher
+from stretto.cluster.block_hashes import Hasher
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.llm.cache.block_runs import BlockRun
 
@@ -28,12 +28,11 @@ class CacheEventLog:
         if not self._is_wanted or len(tokens) < self._block_tokens:
             return
         above = parent.hashes[-1] if parent.hashes else self._hasher.root(parent.salt)
-        hashes: list[BlockHash] = []
-        for start in range(0, len(tokens), self._block_tokens):
+        hashes = list(self._hasher.chain_all(above, tokens))
+        for place, chained in enumerate(hashes):
+            start = place * self._block_tokens
             block = tuple(tokens[start : start + self._block_tokens])
-            chained = self._hasher.chain(above, block)
             self._events.append(BlockStored(chained, above, block))
-            hashes.append(chained)
             above = chained
         node.hashes += hashes
 

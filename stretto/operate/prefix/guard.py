@@ -112,6 +112,8 @@ class _Print(NamedTuple):
 
     def common(self, other: _Print) -> int:
         """Return how many blocks are the same. As hashes are chained, all before an equal one are."""
+        if self.hashes[:HASH_BYTES] != other.hashes[:HASH_BYTES]:
+            return 0
         low, high = 0, min(self.num_compared, other.num_compared)
         while low < high:
             middle = (low + high + 1) // 2

@@ -1,8 +1,9 @@
 """Workers at the ready endpoints of Kubernetes's EndpointSlices.
 
 The slices are listed once, and then watched from the version of the list on. When the API says that it knows
-that version no more (410), they are listed anew. While the API is away, workers stay, and it is asked again
-after 1, 2, 4… 30 s. An answer that cannot be read counts as no answer.
+that version no more (410), they are listed anew. While the API is away, or lists slices and refuses to have
+them watched, workers stay, and it is asked again after 1, 2, 4… 30 s. An answer that cannot be read counts as
+no answer. After a watch that ends without a change there is a pause of a second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from stretto.model.errors import ConfigError, EngineFailure
@@ -21,6 +22,7 @@ from stretto.router.discovery.source import Located, Want
 from stretto.router.found_workers import KubernetesConfig
 
 _LONGEST_S = 30.0
+_PAUSE_S = 1.0
 _GONE = 410
 _log = logging.getLogger(__name__)
 
@@ -36,12 +38,12 @@ class SliceApi(Protocol):
         """Return a list of all slices. Raises EngineFailure."""
         ...
 
-    def watch_slices(self, version: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the changes since a version, until the API ends the answer.
+    def watch_slices(self, version: str) -> AbstractContextManager[Iterator[Mapping[str, Any]]]:
+        """Watch slices, and give an iterator over the changes since a version, until the API ends the answer.
 
         Raises:
             OutOfDate: it knows the version no more.
-            EngineFailure: it is away, or refuses.
+            EngineFailure: it is away, or refuses; also raised by the iterator.
         """
         ...
 
@@ -64,17 +66,26 @@ class KubernetesEndpoints:
         self._refused: set[str] = set()
 
     async def follow(self, want: Want) -> None:
-        """Tell the workers after each change, from a thread that ends with this coroutine."""
+        """Tell the workers after each change, from a thread that ends with this coroutine. Raises what the
+        thread did not expect.
+        """
         loop, ended = asyncio.get_running_loop(), threading.Event()
+        broken: asyncio.Future[None] = loop.create_future()
 
-        def tell(workers: Sequence[WorkerConfig]) -> None:
+        def post(work: Callable[[], None]) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(lambda: None if ended.is_set() else want(workers))
+                loop.call_soon_threadsafe(lambda: None if ended.is_set() else work())
 
-        thread = threading.Thread(target=self.watch, args=(tell, ended), daemon=True, name="kubernetes")
-        thread.start()
+        def watch() -> None:
+            try:
+                self.watch(lambda workers: post(lambda: want(workers)), ended)
+            except Exception as error:
+                bug = error
+                post(lambda: broken.set_exception(bug))
+
+        threading.Thread(target=watch, daemon=True, name="kubernetes").start()
         try:
-            await asyncio.Event().wait()
+            await broken
         finally:
             ended.set()
             self._api.stop()
@@ -87,16 +98,21 @@ class KubernetesEndpoints:
                 if not endpoints.version:
                     endpoints.listed(self._api.list_slices())
                     tell(self._found(endpoints))
-                if num_failures:
-                    _log.warning("%s: the API answers again", self.name)
-                    num_failures, said = 0, ""
-                for event in self._api.watch_slices(endpoints.version):
-                    _check_error(event)
-                    if endpoints.changed(event):
-                        tell(self._found(endpoints))
+                is_empty = True
+                with self._api.watch_slices(endpoints.version) as events:
+                    if num_failures:
+                        _log.warning("%s: the API answers again", self.name)
+                        num_failures, said = 0, ""
+                    for event in events:
+                        is_empty = False
+                        _check_error(event)
+                        if endpoints.changed(event):
+                            tell(self._found(endpoints))
+                if is_empty:
+                    ended.wait(_PAUSE_S)
             except OutOfDate:
                 endpoints.version = ""
-                ended.wait(1.0)
+                ended.wait(_PAUSE_S)
             except EngineFailure as failure:
                 if ended.is_set():
                     return

@@ -65,8 +65,11 @@ class EndpointApi:
         with self._asked(_LIST_S) as answer:
             return _decoded(answer.read(_MAX_BYTES))
 
-    def watch_slices(self, version: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the changes since a version, until the API ends the answer."""
+    @contextmanager
+    def watch_slices(self, version: str) -> Iterator[Iterator[Mapping[str, Any]]]:
+        """Watch slices, and give an iterator over the changes since a version, until the API ends the answer.
+        Raises EngineFailure; so does the iterator.
+        """
         with self._asked(
             _SILENT_S,
             watch=True,
@@ -74,7 +77,7 @@ class EndpointApi:
             allow_watch_bookmarks=True,
             timeout_seconds=_WATCH_S,
         ) as answer:
-            yield from _lines(answer)
+            yield _lines(answer)
 
     def stop(self) -> None:
         """End what is being asked, from another thread."""
@@ -105,7 +108,7 @@ class EndpointApi:
                 answer.close()
         except ApiException as error:
             raise _refusal(error.status) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ConfigException) as error:  # the last one: no token
             raise EngineUnavailable(f"the API gave no answer: {error!s:.300}") from error
 
 

@@ -24,7 +24,7 @@ MAX_ASKED = 32
 
 _AGEING = 0.3
 _LLM_AGEING = 0.1
-_CREDIT = 0.002
+_CREDIT = 0.005
 
 Rank: TypeAlias = tuple[float, ...]
 """Place of a request among those that wait at an instance: the smaller goes first."""

@@ -182,6 +182,12 @@ class ProgramAccount:
 
     # --- what orders read
 
+    def makes_one_query(self, kind: str) -> bool:
+        """Return whether nearly all programs of a kind end after one query. Then not all of them need be made
+        known while nothing waits.
+        """
+        return self.learned.queries_of(kind).are_single
+
     def find(self, name: ProgramKey) -> Program | None:
         """Return a program by its key; None if nothing is known of it. For tests."""
         return self._programs.get(name)

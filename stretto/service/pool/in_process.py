@@ -12,9 +12,9 @@ from stretto.http.client_request import ClientRequest
 from stretto.http.request import JSON_TYPE
 from stretto.http.served import Answerable, Served
 from stretto.model.errors import EngineUnavailable
-from stretto.router.exchange import WORKER_HEADER
 from stretto.router.front import Front
 from stretto.router.messages import Sender, WorkerId
+from stretto.router.told_headers import WORKER_HEADER
 
 SENDER: ContextVar[Sender | None] = ContextVar("sender", default=None)
 """The sender of the requests of the present task."""

@@ -1,0 +1,55 @@
+"""The headers that the router adds to a worker's answer, and to its own."""
+
+from __future__ import annotations
+
+import time
+from time import monotonic
+
+from stretto.http.client.answer_parser import AnswerParser
+from stretto.http.client.headers import Headers, value_of
+from stretto.router.head import REQUEST_ID
+from stretto.router.programs import HEADER, RoutedProgram
+from stretto.sched.request_trace import RequestTrace
+from stretto.wire.errors import read_retry_after
+
+WORKER_HEADER = "x-stretto-worker"
+"""Header of an answer with the number of the worker that gives it."""
+_WORKER, _REASON = WORKER_HEADER.encode(), b"x-stretto-reason"
+_HELD_MS, _HELD_FOR = b"x-stretto-held-ms", b"x-stretto-held-for"
+_REPAIRED = b"x-stretto-repaired"
+RETRY_AFTER = b"retry-after"
+
+
+def told_headers(trace: RequestTrace, program: RoutedProgram | None) -> Headers:
+    """Return the headers that say where a request went and why, for how long it has waited in the router and
+    for what, and its program.
+    """
+    if tries := trace.tries:
+        last = tries[-1]
+        waited_s, why = last.waited_s, last.why
+        told = [(_WORKER, b"%d" % last.worker), (_REASON, trace.reason.encode("latin-1", "replace"))]
+    else:
+        told, waited_s, why = [], monotonic() - trace.arrived_s, ""
+    told.append((_HELD_MS, b"%d" % round(1000 * waited_s) if waited_s else b"0"))
+    if why:
+        told.append((_HELD_FOR, why.encode("latin-1", "replace")))
+    if program is not None:
+        told.append((HEADER, program.header))
+    if trace.repaired:
+        told.append((_REPAIRED, trace.repaired.encode("latin-1", "replace")))
+    return told
+
+
+def answer_headers(answer: AnswerParser, trace: RequestTrace, program: RoutedProgram | None) -> Headers:
+    """Return the headers of a worker's answer with those that the router adds."""
+    added = told_headers(trace, program)
+    if value_of(answer.headers, REQUEST_ID) is None:
+        added.append((REQUEST_ID, trace.request_id.encode("latin-1")))
+    return answer.headers + added
+
+
+def retry_after_s(answer: AnswerParser) -> float | None:
+    """Return the seconds that an answer with status 429 asks to wait, if it says."""
+    if answer.status != 429 or (header := value_of(answer.headers, RETRY_AFTER)) is None:
+        return None
+    return read_retry_after(header.decode("latin-1"), time.time())
