@@ -59,7 +59,7 @@ class Hasher:
 
 
 def _packed(tokens: Sequence[int]) -> bytes:
-    """Return token ids as bytes, three times as fast as an array does it. Raises ValueError if they are none."""
+    """Return token ids as bytes, three times as fast as an array does. Raises ValueError for other values."""
     try:
         return struct.pack(f"={len(tokens)}q", *tokens)
     except struct.error as error:
