@@ -28,7 +28,7 @@ def template_in_file(where: str) -> Template:
             given = given()
         except StrettoError:
             raise
-        except Exception as error:  # the function is a user's
+        except (Exception, SystemExit) as error:  # the function is a user's
             raise ConfigError(f"--app {where}: {name}() raised {described(error)}") from error
     if not isinstance(given, Template):
         raise ConfigError(
@@ -54,6 +54,6 @@ def _module(where: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except StrettoError:
         raise
-    except Exception as error:  # the file is a user's
+    except (Exception, SystemExit) as error:  # the file is a user's
         raise ConfigError(f"--app {where}: {path} raised {described(error)}") from error
     return module

@@ -63,6 +63,11 @@ def pool_of(
         raise ConfigError("[router] has tls, but its clients are those of the service: put it into [service]")
     config = with_worker_tls(config, *worker_tls)
     if is_patient:
+        if config.workers_file is not None or any(worker.is_several for worker in config.worker):
+            raise ConfigError(
+                "[router]: workers_file, dns and kubernetes find servers later; those of a run must be up "
+                "when it begins; give each as [[router.worker]] with its url"
+            )
         config = replace(
             config,
             max_waiting=_ENOUGH,

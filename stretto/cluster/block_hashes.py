@@ -59,5 +59,8 @@ class Hasher:
 
 
 def _packed(tokens: Sequence[int]) -> bytes:
-    """Return tokens as bytes, three times as fast as an array does it."""
-    return struct.pack(f"={len(tokens)}q", *tokens)
+    """Return token ids as bytes, three times as fast as an array does. Raises ValueError for other values."""
+    try:
+        return struct.pack(f"={len(tokens)}q", *tokens)
+    except struct.error as error:
+        raise ValueError(f"not token ids: {error}") from None

@@ -52,7 +52,9 @@ class ClientTls:
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("TLS: a certificate needs its key, and a key its certificate; give both")
-        client_context(self)
+        context = client_context(self)
+        if self.server_name is not None:
+            _check_name(context, self.server_name)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -104,5 +106,14 @@ def _check_file(what: str, file: str) -> None:
     try:
         with Path(file).open("rb"):
             pass
-    except OSError as error:
-        raise ConfigError(f"TLS: {what} {file!r} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # of a name that no file can have
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"TLS: {what} {file!r} cannot be read: {why}") from error
+
+
+def _check_name(context: ssl.SSLContext, name: str) -> None:
+    """Check that a handshake can ask for a server of this name; it would fail in no way that is caught."""
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=name)
+    except (ValueError, TypeError, ssl.SSLError) as error:
+        raise ConfigError(f"TLS: server_name is {name!r:.200}; it must be the name of a host") from error

@@ -166,6 +166,6 @@ def _no_route(method: str, path: str, number: str, verb: str) -> Refused:
 
 
 def _number(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9:
         raise ConfigError(f"{text!r:.100} is no number of a worker")
     return int(text)

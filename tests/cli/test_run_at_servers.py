@@ -17,8 +17,12 @@ import pytest
 from support.command_line import CommandLine
 from support.emulated import MODEL, emulating, fleet_of
 
+from stretto.cli.served_workers import pool_of
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
+from stretto.model.errors import ConfigError
+from stretto.schema.reading import read_tables
+from stretto.service.config import ServiceConfig
 
 OTHER = "llama-2-13b"
 CHAT = "/v1/chat/completions"
@@ -140,6 +144,22 @@ def test_an_application_is_carried_out_over_servers_of_several_models(
         assert results(tmp_path / "out") == found
         missing = stretto.refuses(*command, tmp_path / "b", *urls[:4])
     assert f"the model {OTHER!r}; it must be one of the models of the servers" in missing
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        '[router]\nworkers_file = "workers.toml"\n',
+        '[[router.worker]]\nurl = "http://vllm:8000"\ndns = {}\n',
+        '[[router.worker]]\nurl = "http://vllm"\nkubernetes = { selector = "app=vllm" }\n',
+    ],
+)
+def test_servers_that_are_found_later_are_refused(tmp_path: Path, settings: str) -> None:
+    engines = tmp_path / "engines.toml"
+    engines.write_text(settings, "utf-8")
+    tables = read_tables(engines)
+    with pytest.raises(ConfigError, match="must be up when it begins; give each"):
+        pool_of((), tables, ServiceConfig(), print, None, is_patient=True)
 
 
 def test_engines_of_a_file_answer_under_their_names(stretto: CommandLine, tmp_path: Path) -> None:

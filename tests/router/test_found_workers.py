@@ -23,6 +23,7 @@ from stretto.router.discovery.endpoints import Endpoints
 from stretto.router.discovery.keeper import WorkerKeeper
 from stretto.router.discovery.kubernetes import KubernetesEndpoints, OutOfDate
 from stretto.router.discovery.source import Located, WorkerSource
+from stretto.router.discovery.watched_file import WatchedFile
 from stretto.router.found_workers import DnsConfig, KubernetesConfig
 from stretto.router.serve import RunningRouter
 
@@ -103,6 +104,28 @@ def test_workers_of_a_file_come_and_go_with_it_and_streams_end(
                 file.unlink()
                 await until(lambda: caplog.text.count("the workers stay as they were") == 2)
                 assert serving(at, other)
+
+    run(main())
+
+
+def test_a_file_that_is_empty_while_it_is_written_drains_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "workers.toml"
+    before, after = ('[[router.worker]]\nurl = "http://a:1"\n', '[[router.worker]]\nurl = "http://b:1"\n')
+    told: list[list[str]] = []
+    texts = iter(["", after, after, after])  # what a look after each telling finds
+
+    def want(workers: Sequence[WorkerConfig]) -> None:
+        told.append([one.url for one in workers])
+        if (text := next(texts, None)) is None:
+            raise asyncio.CancelledError
+        if text != file.read_text():
+            file.write_text(text)
+
+    async def main() -> None:
+        file.write_text(before)
+        with pytest.raises(asyncio.CancelledError):
+            await WatchedFile(file, look_s=0).follow(want)
+        assert told == [["http://a:1"]] * 3 + [["http://b:1"]] * 2
 
     run(main())
 

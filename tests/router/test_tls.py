@@ -353,6 +353,10 @@ def test_files_that_cannot_be_used_are_refused_before_any_work(tmp_path: Path) -
         ({"certificate": certificate}, "give both"),
         ({"ca": str(empty)}, "has no certificates"),
         ({"ca": str(tmp_path / "no.pem")}, "cannot be read"),
+        ({"ca": "a\0b"}, "cannot be read: embedded null byte"),
+        ({"server_name": ""}, "server_name is ''"),
+        ({"server_name": ".x"}, "server_name is '.x'"),
+        ({"server_name": "a\0b"}, "must be the name of a host"),
         ({"certificate": certificate, "key": other_key}, "does not fit"),
     ):
         with pytest.raises(ConfigError, match=why):

@@ -349,3 +349,6 @@ def test_apps_are_loaded_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "bad.py").write_text("1 / 0\n")
     with pytest.raises(ConfigError, match="raised ZeroDivisionError"):
         load_apps([f"{tmp_path}/bad.py:rag"])
+    (tmp_path / "ends.py").write_text("raise SystemExit(3)\n")
+    with pytest.raises(ConfigError, match="raised SystemExit: 3"):
+        load_apps([f"{tmp_path}/ends.py:rag"])

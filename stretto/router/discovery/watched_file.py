@@ -34,14 +34,17 @@ class WatchedFile:
         self._workers = read_workers(file)
 
     async def follow(self, want: Want) -> None:
-        """Tell the workers of the file, at each look."""
+        """Tell the workers of the file, at each look. A file that changes is read when it has been the same
+        at two looks: one that is being written may be empty for a moment, which would drain all workers.
+        """
+        last = self._seen
         while True:
             want(self._workers)
             await asyncio.sleep(self._look_s)
-            mark = await asyncio.to_thread(file_mark, self._file)
-            if mark == self._seen:
+            before, last = last, await asyncio.to_thread(file_mark, self._file)
+            if last != before or last == self._seen:
                 continue
-            self._seen = mark
+            self._seen = last
             try:
                 self._workers = await asyncio.to_thread(read_workers, self._file)
             except StrettoError as error:
