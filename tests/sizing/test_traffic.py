@@ -169,7 +169,7 @@ def test_an_objective_that_no_fleet_meets_is_named_with_what_is_missing(traffic:
     assert answer.best is None
     found = sentence(answer)
     assert "no fleet meets p50 time per token 1 ms" in found
-    assert "A100-80G misses p50 time per token 1 ms even at 1 sessions" in found
+    assert "1 × A100-80G at 1 sessions misses p50 time per token 1 ms" in found
     assert "times the limit" in found
     with pytest.raises(
         UserError, match=r"no fleet meets p50 job 1 s: the pauses in .* alone take 2 s, 2 times"
