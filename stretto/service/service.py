@@ -136,8 +136,6 @@ class Service:
             self._server = HttpServer(
                 self.app, config.host, config.port, unread_s=config.max_unread_s, tls=tls
             )
-        if tls is not None and self.pool is None:  # a pool's router follows them
-            self._following = asyncio.create_task(certificates.follow())
         if self.pool is not None:
             self.app.readers = self.pool.front.readers
         if self._state is not None:
@@ -154,6 +152,8 @@ class Service:
             self.app.routes.add(*routes.routes)
         if self._server is not None:
             await self._server.listen()
+        if tls is not None and self.pool is None:  # a pool's router follows them
+            self._following = asyncio.create_task(certificates.follow())
         await self.apps.__aenter__()
         if self._batches is not None:
             await self._batches.__aenter__()

@@ -16,7 +16,7 @@ SESSION = {
     "block_size": 64,
     "requests": [
         {"in": 130, "out": 5, "runs": [[1, 2]]},
-        {"type": "subagent", "requests": [{"in": 64, "out": 2, "hash_ids": [9]}]},
+        {"type": "child", "requests": [{"in": 64, "out": 2, "hash_ids": [9]}]},
         {"in": 200, "out": 6, "think_time": 2.5, "runs": [[1, 2], [4, 1]]},
     ],
 }

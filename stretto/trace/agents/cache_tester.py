@@ -3,8 +3,7 @@
 Each line is a session: its `block_size` in tokens, and its `requests`, one after the other. A request has
 `in` and `out` (tokens of the prompt and of the answer), `think_time` (seconds since the answer before), and
 the blocks of its prompt: `hash_ids`, or `runs` of consecutive ids as [first, number] pairs. Ids say nothing
-across sessions. A request of the type "subagent" is a child with `requests` of its own, for whose end the
-next request waits.
+across sessions. A request with `requests` of its own is a child, for whose end the next request waits.
 
 Sessions have no time of arrival: all begin with the trace.
 """
@@ -40,11 +39,10 @@ class _Request(msgspec.Struct):
 
     num_prompt: Annotated[int, Meta(ge=1)] | None = msgspec.field(default=None, name="in")
     num_output: Annotated[int, Meta(ge=0)] | None = msgspec.field(default=None, name="out")
-    type: str = "n"
     think_time: _Time | None = None
     runs: _Runs | None = None
     hash_ids: _Ids = []
-    requests: list[_Request] = []
+    requests: list[_Request] | None = None
 
 
 def read_sessions(path: Path) -> AgentTrace:
@@ -85,7 +83,7 @@ class _Session:
     ) -> Iterator[AgentRequest]:
         """Yield requests, of which the first one waits for those in `after`."""
         for number, one in enumerate(requests):
-            if one.type == "subagent":
+            if one.requests is not None:
                 children = list(self._read(one.requests, f"{within}{number}.", after))
                 yield from children
                 after = (children[-1].id,) if children else after
