@@ -19,13 +19,13 @@ from stretto.operate.spans import SpanRecord
 from stretto.operate.watch import Watch
 
 PHOENIX = os.environ.get("STRETTO_PHOENIX", "")
-PATIENCE_S = 240
+PATIENCE_S = 900
 PAGE = 1000
 SUMS = "{projects {edges {node {recordCount tokenCountPrompt tokenCountCompletion}}}}"
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.timeout(2 * PATIENCE_S),
+    pytest.mark.timeout(3 * PATIENCE_S),
     pytest.mark.skipif(not PHOENIX, reason="STRETTO_PHOENIX does not name the command of Phoenix"),
 ]
 
@@ -54,6 +54,8 @@ def viewer(tmp_path: Path) -> Iterator[httpx.Client]:
                     break
                 except httpx.HTTPError:
                     sleep(0.5)
+            else:
+                pytest.fail("Phoenix does not answer")
             yield client
         finally:
             process.kill()
