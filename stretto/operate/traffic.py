@@ -14,6 +14,7 @@ from typing import Any
 
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
+from stretto.model.record import record
 from stretto.sched.observer import Observer
 from stretto.sched.request_trace import RequestTrace, TenantProgram
 
@@ -23,7 +24,7 @@ _MAX_OPENINGS = 8
 _MAX_BLOCKS = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SeenRequest:
     """A request that was answered. Times are seconds of the door's clock.
 
@@ -101,7 +102,7 @@ class RecentTraffic(Observer):
         self._open[id(trace)] = _Open(self._num, seen.last)
         self._num += 1
 
-    def has_key(self, trace: RequestTrace, key: PromptKey) -> None:
+    def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
         """Note the key of the prompt of a request that has come."""
         if (opened := self._open.get(id(trace))) is None:
             return

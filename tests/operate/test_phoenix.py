@@ -75,13 +75,13 @@ def test_the_viewer_counts_our_tokens_and_finds_all_parents(viewer: httpx.Client
 
     sent: list[SpanRecord] = []
     sender = SpanSender(str(viewer.base_url))
-    send = sender._emit
+    write = sender._message
 
-    def emit(record: SpanRecord) -> None:
-        sent.append(record)
-        send(record)
+    def message(records: list[SpanRecord]) -> bytes:
+        sent.extend(records)
+        return write(records)
 
-    sender._emit = emit
+    sender._message = message  # type: ignore[method-assign]
     watch = Watch(sender)
 
     async def main() -> None:
