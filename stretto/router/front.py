@@ -200,7 +200,7 @@ class Front:
                     self.watch.metrics.forget_worker(link.name)
                     for tell in self.on_worker_gone:
                         tell(worker)
-        due_s = self._state.next_due_s
+        due_s = self._state.timers.next_due_s
         if due_s is not None and due_s < self._expiry_s:
             if self._expiry is not None:
                 self._expiry.cancel()
@@ -220,11 +220,11 @@ class Front:
         Raises:
             ConfigError: there is no such worker.
         """
-        self.act(self.router_state.drain(worker, now_s))
+        self.act(self.router_state.membership.drain(worker, now_s))
         for exchange in list(self._exchanges.values()):
             exchange.move_stream(worker, "the worker was removed")
-        if self.router_state.worker(worker) is not None:
-            self.act(self.router_state.remove(worker, now_s))
+        if self.router_state.view.worker(worker) is not None:
+            self.act(self.router_state.membership.remove(worker, now_s))
 
     def end_all(self, message: str) -> None:
         """End all requests with status 503, or by cutting their answers: first those that wait, so that none
@@ -242,7 +242,7 @@ class Front:
 
     def _expire(self) -> None:
         self._expiry, self._expiry_s = None, math.inf
-        self.act(self.router_state.expire(monotonic()))
+        self.act(self.router_state.timers.expire(monotonic()))
 
     def serve(self, client: Answering, request: ClientRequest) -> Served | None:
         """Begin to answer a request: by the router itself, or by a worker."""
@@ -330,7 +330,7 @@ class Front:
 
     def _model_of(self, routed: RoutedRequest) -> str:
         """Return the model of a request that names an alias."""
-        return self.aliases.choose(routed.model, routed.program.name, self.router_state.is_listed)
+        return self.aliases.choose(routed.model, routed.program.name, self.router_state.view.is_listed)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
         self.watch.metrics.count_refusal("openai", error.status)
@@ -358,21 +358,21 @@ class Front:
                 _unread,
                 RoutedRequest(is_repeatable=may_repeat, client_key=key, tenant=tenant, stored_id=stored_id),
             )
-        router_state = self.router_state
+        view = self.router_state.view
         is_alone = sender is not None and (sender.step is not None or sender.objective is not None)
         return partial(
             read_request,
             path,
             request.content_type,
-            uses_keys=router_state.uses_keys,
-            has_reports=router_state.has_reports,
+            uses_keys=view.uses_keys,
+            has_reports=view.has_reports,
             is_repeatable=may_repeat,
             client_key=key,
             tenant=tenant,
             deadline_s=read_deadline(request.headers),
             aliases=self.aliases,
             repairs=self._repairs,
-            cuts_priority=router_state.cuts_priority,
+            cuts_priority=view.cuts_priority,
             headers=request.headers if self.config.max_programs and not is_alone else None,
         )
 

@@ -77,7 +77,7 @@ class OwnRoutes:
         """Answer who waits, since when, and for what. Raises RequestRefused."""
         if method not in (b"GET", b"HEAD"):
             raise no_such_path(WAITING)
-        router_state, now_s = self._front.router_state, monotonic()
+        view, now_s = self._front.router_state.view, monotonic()
         pictures = [
             {
                 "request": one.ticket,
@@ -86,9 +86,9 @@ class OwnRoutes:
                 "waits_s": round(now_s - one.since_s, 3),
                 "for": one.why,
             }
-            for one in router_state.waiting(_MAX_SHOWN)
+            for one in view.waiting(_MAX_SHOWN)
         ]
-        return _answer({"waiting": router_state.num_waiting, "requests": pictures})
+        return _answer({"waiting": view.num_waiting, "requests": pictures})
 
     def _metrics(self) -> WholeAnswer | LateAnswer:
         """Return the counts; many are written in a thread."""
@@ -118,14 +118,14 @@ class OwnRoutes:
         )
 
     def _health(self) -> WholeAnswer:
-        num_serving = sum(worker.state == "serving" for worker in self._front.router_state.workers())
-        body = {"serving": num_serving, "waiting": self._front.router_state.num_waiting}
+        num_serving = sum(worker.state == "serving" for worker in self._front.router_state.view.workers())
+        body = {"serving": num_serving, "waiting": self._front.router_state.view.num_waiting}
         return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
 
 
 def model_lists(front: Front) -> list[Mapping[str, object]]:
     """Return the models of each worker that takes requests. The mappings are never changed."""
-    return [worker.models for worker in front.router_state.workers() if worker.takes_requests]
+    return [worker.models for worker in front.router_state.view.workers() if worker.takes_requests]
 
 
 def alias_cards(front: Front) -> Mapping[str, object]:

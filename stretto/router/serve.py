@@ -104,11 +104,11 @@ class RunningRouter:
             self.sources = worker_sources(self._config)
             alone = [worker for worker in self._config.worker if not worker.is_several]
             await asyncio.gather(*map(self._checks.add_and_wait, alone))
-            for worker in self.front.router_state.workers():
+            for worker in self.front.router_state.view.workers():
                 if worker.state != "serving":
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
             self._restore_held()
-            for worker in self.front.router_state.workers():
+            for worker in self.front.router_state.view.workers():
                 if worker.config.kv_events is not None:
                     self._cache_feeds().begin(worker)
             self._keeper = WorkerKeeper(self.changes, self.sources)
@@ -127,7 +127,7 @@ class RunningRouter:
         server.stop_listening()
         index = self.front.placement.index
         if self._has_started and self._held is not None and index is not None:
-            self._held.save(index, self.front.router_state.workers(), monotonic())
+            self._held.save(index, self.front.router_state.view.workers(), monotonic())
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._keeper is not None:
@@ -160,7 +160,7 @@ class RunningRouter:
         """Believe what the snapshot says of the workers that serve. Raises ConfigError."""
         if self._config.snapshot is not None and (index := self.front.placement.index) is not None:
             self._held = HeldBlocksFile(Path(self._config.snapshot))
-            self._held.restore(index, self.front.router_state.workers(), monotonic())
+            self._held.restore(index, self.front.router_state.view.workers(), monotonic())
 
     def _cache_feeds(self) -> KVFeeds:
         """Return what follows the KV events of workers that publish them. Raises ConfigError."""
@@ -198,11 +198,14 @@ def run_router(
     async def serve() -> None:
         async with RunningRouter(config, record, say, watch=seen) as router:
             spare_collector()
-            num = len(router.front.router_state.workers())
+            num = len(router.front.router_state.view.workers())
             also = "".join(f", {source.name}" for source in router.sources)
             say(f"{router.url}  {counted(num, 'worker')}{also}, placement {config.placement}")
             await serve_until_interrupted(
-                say, lambda: router.front.router_state.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
+                say,
+                lambda: router.front.router_state.view.num_clients,
+                lambda: router.finish(_GRACE_S),
+                _GRACE_S,
             )
         await asyncio.to_thread(seen.close)
 

@@ -93,7 +93,7 @@ class WorkerPages:
                     raise _no_route(method, path, number, verb)
         except ConfigError as error:
             raise Refused(400, "invalid", error.message) from error
-        left = [worker.id for worker in self._front.router_state.workers()]
+        left = [worker.id for worker in self._front.router_state.view.workers()]
         return 200, JSON_HEADERS, json_body({"worker": _number(number), "left": left})
 
     def _add(self, body: bytes) -> int:
@@ -104,7 +104,7 @@ class WorkerPages:
 
     def _pictures(self) -> list[dict[str, object]]:
         """Return what is shown of each worker, with its models as they are kept."""
-        state, now_s = self._front.router_state, monotonic()
+        view, now_s = self._front.router_state.view, monotonic()
         return [
             {
                 "id": worker.id,
@@ -113,22 +113,22 @@ class WorkerPages:
                 "state": worker.state,
                 "on_trial": worker.on_trial,
                 "wants_key": worker.wants_key,
-                "running": state.num_running(worker.id),
+                "running": view.num_running(worker.id),
                 "num_slots": worker.num_slots,
                 "models": worker.models,
                 "kv_tokens": worker.kv_tokens,
                 **dict(
-                    zip(("claimed_tokens", "believed_tokens"), state.claimed(worker.id, now_s), strict=True)
+                    zip(("claimed_tokens", "believed_tokens"), view.claimed(worker.id, now_s), strict=True)
                 ),
                 **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),
             }
-            for worker in state.workers()
+            for worker in view.workers()
         ]
 
 
 def listing(front: Front, value: Callable[[], object]) -> WholeAnswer | LateAnswer:
     """Return an answer with a value that lists models, or a function that writes it if they are many."""
-    num_models = sum(len(worker.models) for worker in front.router_state.workers())
+    num_models = sum(len(worker.models) for worker in front.router_state.view.workers())
 
     def written() -> WholeAnswer:
         return 200, JSON_HEADERS, json_body(value())

@@ -142,7 +142,7 @@ def test_the_workers_are_for_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
                 for headers in ({"host": "rebound.example"}, {"x-forwarded-for": "8.8.8.8"}):
                     assert (await at.client.get(path, headers=headers)).status_code == 403
             added = await at.client.post(paths[0], json={"url": "http://e"}, headers={"via": "1.1 proxy"})
-            assert (added.status_code, len(at.router_state.workers())) == (403, 1)
+            assert (added.status_code, len(at.router_state.view.workers())) == (403, 1)
         async with routing("well", admin_key_env="TEST_ADMIN_KEY") as at:
             for path in paths:
                 assert (await at.client.get(path)).status_code == 403

@@ -76,7 +76,7 @@ def test_a_request_that_ends_without_an_answer_is_not_remembered(mode: str, sett
 
     async def main() -> None:
         async with routing("well", max_attempts=2, **settings) as at:
-            await until(lambda: at.router_state.worker(0).state == "serving")
+            await until(lambda: at.router_state.view.worker(0).state == "serving")
             at.servers[0].mode = mode
             asking = [asyncio.create_task(at.ask(prompt=f"Hello {number}")) for number in range(3)]
             if mode == "silent":
@@ -93,7 +93,7 @@ def test_a_request_that_ends_without_an_answer_is_not_remembered(mode: str, sett
 def test_a_request_that_is_refused_for_those_that_wait_is_not_remembered() -> None:
     async def main() -> None:
         async with routing("well", num_slots=1, max_waiting=1) as at:
-            await until(lambda: at.router_state.worker(0).state == "serving")
+            await until(lambda: at.router_state.view.worker(0).state == "serving")
             at.servers[0].mode = "silent"
             asking = [asyncio.create_task(at.ask(prompt=f"Hello {number}")) for number in range(2)]
             await until(lambda: len(at.router.front.programs) == 2)

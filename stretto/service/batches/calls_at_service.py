@@ -38,7 +38,7 @@ class ServersOfRun:
     @property
     def workers(self) -> list[Worker]:
         """The servers of the pool."""
-        return [] if self._pool is None else self._pool.front.router_state.workers()
+        return [] if self._pool is None else self._pool.front.router_state.view.workers()
 
     def number(self, model: str | None = None) -> int:
         """Return how many servers and instances there are, or have a model."""

@@ -105,7 +105,7 @@ class PooledLLM:
 
     def _is_left(self, failed_at: Collection[WorkerId]) -> bool:
         """Return whether a worker serves where a request has not failed."""
-        workers = self._front().router_state.workers()
+        workers = self._front().router_state.view.workers()
         return any(worker.state == "serving" and worker.id not in failed_at for worker in workers)
 
     def written(self, task: int) -> tuple[int, ...]:

@@ -104,7 +104,7 @@ class WorkerPool(Observer):
         """
         if self._model:
             return self._model
-        listed = [name for worker in self.front.router_state.workers() for name in worker.models]
+        listed = [name for worker in self.front.router_state.view.workers() for name in worker.models]
         if self._found not in listed:
             self._found = next(iter(listed), "")
         return self._found
