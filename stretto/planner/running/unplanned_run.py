@@ -17,6 +17,7 @@ from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.run import OnProgress, RunOutcome
 from stretto.planner.running.saved_calls import open_journal, saved_calls_of
+from stretto.planner.running.unplanned_calls import Caller, UnplannedCalls
 from stretto.runtime.journal.committer import Committer
 
 
