@@ -76,7 +76,7 @@ async def _run(
     async with running_service(parts, {}, say, watch, has_port=False) as service:
         tenant = service.app.tenants.named("")
         assert tenant is not None, "a service without tenants has the one without a name"
-        workers = [] if parts.pool is None else list(parts.pool.front.router_state.workers())
+        workers = [] if parts.pool is None else list(parts.pool.front.router_state.view.workers())
         for worker in workers:
             if worker.state != "serving":
                 raise EngineUnavailable(f"server {worker.config.url} is not up: {worker.reason}")

@@ -45,7 +45,7 @@ async def answers(at: Routing, raw: bytes, num: int, *, stream: bool, hangs_up: 
     assert {one.status_code for one in found} == {200}
     assert at.servers[0].asked, "it was tried"
     at.router_state.check_invariants()
-    assert at.router_state.num_clients == 0
+    assert at.router_state.view.num_clients == 0
     return [one.content for one in found]
 
 
