@@ -16,7 +16,8 @@ from stretto.http.client_request import ClientRequest, path_of
 from stretto.http.event_stream import EventStream
 from stretto.http.served import WholeAnswer
 from stretto.operate.admin_pages import LIVE, LIVE_S, PAGE, AdminPages
-from stretto.router.front import Front, LateAnswer, OwnAnswer, StreamedAnswer
+from stretto.router.door import LateAnswer, OwnAnswer, RouterDoor, StreamedAnswer
+from stretto.router.front import Front
 from stretto.router.gauges import fleet_view, gauges, settings_json
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.router.worker_changes import WorkerChanges
@@ -36,8 +37,9 @@ _MAX_ROWS = 30
 class OwnRoutes:
     """The answers to requests to the router's own paths."""
 
-    def __init__(self, front: Front, changes: WorkerChanges) -> None:
-        self._front = front
+    def __init__(self, door: RouterDoor, changes: WorkerChanges) -> None:
+        self._server, self._front = door.server, door.front
+        front = door.front
         self._workers = WorkerPages(front, changes)
         self._admin = AdminKey(front.config.admin_key_env)
         self._pages = AdminPages(front.watch, lambda: fleet_view(front), lambda: settings_json(front))
@@ -107,7 +109,7 @@ class OwnRoutes:
             return admin_refusal()
         if request.path != LIVE or request.method == b"HEAD":
             return self._pages.answer(request.path, path_of(request.target)[1])
-        server, event = self._front.server, self._pages.event
+        server, event = self._server, self._pages.event
         return StreamedAnswer(
             lambda client: EventStream(
                 client,

@@ -23,7 +23,8 @@ from stretto.http.refusals import MALFORMED, NotAllowed, Refused, unknown_path
 from stretto.http.served import WholeAnswer
 from stretto.model.errors import ConfigError
 from stretto.router.config import WorkerConfig
-from stretto.router.front import Front, LateAnswer
+from stretto.router.door import LateAnswer
+from stretto.router.front import Front
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.router.worker_changes import WorkerChanges
 from stretto.schema.fields import build

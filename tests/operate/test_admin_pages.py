@@ -162,11 +162,11 @@ def test_a_stream_of_events_ends_with_its_client_and_with_the_server() -> None:
     async def main() -> None:
         async with routing("well") as at:
             await first_event(at)
-            await until(lambda: not any(one._served for one in at.router.front.server.connections))
+            await until(lambda: not any(one._served for one in at.router.door.server.connections))
             async with at.client.stream("GET", "/admin/live") as answer:
                 lines = answer.aiter_lines()
                 await anext(lines)
-                at.router.front.server.stop_listening()
+                at.router.door.server.stop_listening()
                 assert [line async for line in lines if line.startswith("event:")] == []
 
     run(main())

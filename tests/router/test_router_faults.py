@@ -417,7 +417,7 @@ def test_a_router_that_finishes_answers_a_client_that_has_just_connected() -> No
     async def main() -> None:
         async with routing("well") as at:
             reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
-            await until(lambda: len(at.router.front.server.connections) == 1)
+            await until(lambda: len(at.router.door.server.connections) == 1)
             finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
             await asyncio.sleep(0)
             writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -436,9 +436,9 @@ def test_a_router_that_finishes_does_not_wait_for_a_request_that_never_comes_who
         async with routing("well") as at, asyncio.timeout(PATIENCE_S / 2):
             reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
             writer.write(sent)
-            front = at.router.front
+            door = at.router.door
             is_begun = sent != b"\r\n"  # then its bytes are counted
-            await until(lambda: bool(front.budget.num_held if is_begun else front.server.connections))
+            await until(lambda: bool(door.budget.num_held if is_begun else door.server.connections))
             finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
             reading = asyncio.create_task(reader.read())
             while not reading.done():
@@ -510,7 +510,7 @@ def test_a_client_that_does_not_read_its_last_answer_is_cut_in_the_end() -> None
 
     async def main() -> None:
         async with routing() as at:
-            server = HttpServer(at.router.front, "127.0.0.1", 0, idle_s=10.0, unread_s=20.0)
+            server = HttpServer(at.router.door, "127.0.0.1", 0, idle_s=10.0, unread_s=20.0)
             client = server.protocol()
             client.connection_made(stuck := Stuck())
             now_s = client.last_s
@@ -546,7 +546,7 @@ def test_a_request_that_the_router_fails_to_read_gets_500(caplog: pytest.LogCapt
 
     async def main() -> None:
         async with routing("well") as at:
-            at.router.front.own_route = fail
+            at.router.door.own_route = fail
             reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
             writer.write(b"GET /bad HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
             for _ in range(3):
