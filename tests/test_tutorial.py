@@ -1,8 +1,8 @@
 """The five steps of the tutorial work by copy and paste.
 
 They run with the small checkpoint of the tests, whose words make no sense. So what an LLM writes is not
-compared, but what comes from documents and from scripts is. The long tests run them with the default model too,
-where it was fetched: that takes a minute.
+compared, but what comes from documents and from scripts is. The long tests run them with the default model,
+where it was fetched, as well: that takes a minute.
 """
 
 from __future__ import annotations
