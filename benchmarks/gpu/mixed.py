@@ -54,7 +54,7 @@ _NOTES = (
     "slowdown: latency over that alone on an emulated A100 in virtual time; loads are shares of the work per "
     f"second while {OPEN} programs are there",
 )
-_DRAIN_S = 15.0
+_DRAIN_S = 12.0
 """Seconds that a run is expected to take after its last arrival, with its engine's start."""
 
 
@@ -140,8 +140,8 @@ def main() -> None:
     parser.add_argument("--mixes", nargs="+", default=["chats_agents", "four_apps"], choices=MIXES)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.9, 1.1])
     parser.add_argument("--seed", type=int, default=10)
-    parser.add_argument("--run-s", type=float, default=24.0, help="seconds in which programs arrive, about")
-    parser.add_argument("--programs", type=int, default=80, help="least number of programs of a run")
+    parser.add_argument("--run-s", type=float, default=20.0, help="seconds in which programs arrive, about")
+    parser.add_argument("--programs", type=int, default=76, help="least number of programs of a run")
     parser.add_argument("--kv-tokens", type=int, default=98_304)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
