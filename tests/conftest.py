@@ -18,6 +18,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 gc.disable()
@@ -38,6 +39,8 @@ settings.register_profile("without_deadline", deadline=None)
 settings.load_profile("without_deadline")
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """End the time without garbage collections: in workers, and where reports of workers come in."""
     gc.freeze()
     gc.enable()
