@@ -19,7 +19,7 @@ FUZZ_S ?= 600
 FUZZ_WHAT ?= programs
 SOAK_S ?= 480
 
-.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check image-check check-extras check-clients benches clean
+.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test types suite lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check image-check check-extras check-clients benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -102,11 +102,18 @@ demo: env ## answer questions over real documents
 	$(BIN)/stretto models add smollm2
 	$(BIN)/stretto ask --docs examples/documents --questions examples/questions.jsonl --trace runs/demo.html
 
-# Three processes on two cores: a quarter of the time of the tests is waiting.
+# The type checker uses one core. Beside it, one process compiles what the tests import: three would compile the same.
 test: env ## format, lint, types and the whole test suite
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(MAKE) --no-print-directory -j 2 types suite
+
+types: env
 	$(BIN)/mypy
+
+# Three processes on two cores: a quarter of the time of the tests is waiting.
+suite: env
+	@$(BIN)/pytest --collect-only > /dev/null || true # the next line says what is wrong
 	$(BIN)/pytest -n 3 --dist loadfile
 
 lint: env ## mend format and what ruff can mend

@@ -62,8 +62,8 @@ class RoutedServers(Servers):
         for engine in engines:
             told = int(self.told * self._kv_tokens) or None
             config = WorkerConfig(url=f"http://{engine}", num_slots=self.num_slots, kv_tokens=told)
-            worker = router.add_worker(config)
-            router.check_passed(worker.id, {_MODEL: {}}, None, 0.0)
+            worker = router.membership.add(config)
+            router.membership.check_passed(worker.id, {_MODEL: {}}, None, 0.0)
         door = _Door(agents, router)
         driver = VirtualDriver(
             map(self._server, engines),
@@ -164,7 +164,7 @@ class _Door(Observer):
     def _route(self, submit: Submit) -> list[Event]:
         text, now_s = str(submit.inputs["prompt"]), self.driver.now_s
         key = None
-        if self._router.uses_keys:
+        if self._router.view.uses_keys:
             key = PromptKey(BYTES.hashes((Segment(text),), _MODEL), BYTES.block_tokens)
         program = NamedProgram(submit.program, is_final=self._agents.says_end_at(submit.query))
         request = RoutedRequest(model=_MODEL, num_tokens=len(text) // 4, key=key, program=program)
@@ -184,7 +184,7 @@ class _Door(Observer):
             if action.why and action.why != "its turn":
                 measured = self._agents.measured
                 measured.longest_hold_s = max(measured.longest_hold_s, action.waited_s)
-        due_s = self._router.next_due_s
+        due_s = self._router.timers.next_due_s
         if due_s is not None and (self._due_s is None or due_s < self._due_s):
             self._due_s = due_s
             self.driver.at(max(due_s, self.driver.now_s), self._expire)
@@ -192,4 +192,4 @@ class _Door(Observer):
 
     def _expire(self) -> list[Event]:
         self._due_s = None
-        return self._events(self._router.expire(self.driver.now_s))
+        return self._events(self._router.timers.expire(self.driver.now_s))
