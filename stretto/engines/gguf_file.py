@@ -243,11 +243,7 @@ def _parsed(path: Path, num_bytes: int) -> GGUFFile:
 
 
 class _Head:
-    """Reads the head of a GGUF file from its beginning on.
-
-    Attributes:
-        at: number of bytes that were read.
-    """
+    """Reads the head of a GGUF file from its beginning on; `at` is the number of bytes that were read."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data

@@ -81,12 +81,11 @@ class EmbeddingConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A loaded model.
+    """A loaded model. It reads `max_tokens` of a text; None is any number.
 
     Attributes:
         encode: returns the vectors of texts, one row each.
-        tokenizer: its tokenizer; None for one that is not of the package `tokenizers`.
-        max_tokens: how many tokens of a text it reads; None for any number.
+        tokenizer: None if it is not of the package `tokenizers`.
     """
 
     encode: Callable[[list[str]], NDArray[np.float32]]
@@ -118,10 +117,8 @@ class Embedding(BatchEngine):
         self._leading = LeadingText(model.tokenizer, model.max_tokens)
         self._computing = computing
         self._is_unwanted: Callable[[int], bool] = lambda _: False
-        self._one_by_one: SideBySide[OpApplication, object] | None = None
-        if model.is_on_cpu:
-            num_helpers = (config.num_threads or num_cores()) - 1
-            self._one_by_one = SideBySide(self._answer, num_helpers, _use_one_thread)
+        num_helpers = (config.num_threads or num_cores()) - 1
+        self._one_by_one = SideBySide(self._answer, num_helpers, _use_one_thread) if model.is_on_cpu else None
 
     def heed(self, is_unwanted: Callable[[int], bool]) -> None:
         """Take the function that says which tasks are not wanted any more. On a CPU it is asked before each
@@ -143,17 +140,14 @@ class Embedding(BatchEngine):
         if self._one_by_one is None:
             if all(self._is_unwanted(application.task.id) for application in applications):
                 return [unwanted(application) for application in applications]
-            return list(self._vectors(texts))
+            return list(self._encode([self._leading.cut(text) for text in texts]))
         own = threading.get_ident()
         return self._one_by_one.map(applications, lambda: not self._computing.is_any_but(own))
 
     def _answer(self, application: OpApplication) -> object:
         if self._is_unwanted(application.task.id):
             return unwanted(application)
-        return self._vectors([embedded_text(application)])[0]
-
-    def _vectors(self, texts: list[str]) -> NDArray[np.float32]:
-        return self._encode([self._leading.cut(text) for text in texts])
+        return self._encode([self._leading.cut(embedded_text(application))])[0]
 
 
 def minilm_path() -> Path:

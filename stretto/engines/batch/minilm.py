@@ -35,7 +35,7 @@ class MiniLM:
     """The encoder of all-MiniLM-L6-v2, in one type of numbers, on a CPU. Several threads may use it at once.
 
     Args:
-        path: its folder.
+        path: folder of the model.
     """
 
     def __init__(self, path: Path, dtype: torch.dtype) -> None:
