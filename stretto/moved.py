@@ -1,5 +1,9 @@
 """Import paths and names of the release before, which work for one more release with a DeprecationWarning.
 
+These are the modules, and the classes and functions on which code outside could be built. What has no
+forwarding: constants and type variables, names inside of `cli`, `service`, `transforms` and the router's
+driver, which answer to commands and bodies alone, and what is gone.
+
 `stretto/__init__.py` installs two finders: one behind Python's own, which is asked only for modules that do
 not exist, and one before it for the few modules in which a name has changed.
 """
@@ -17,6 +21,19 @@ from importlib.util import find_spec
 from types import ModuleType
 
 _PACKAGE = "stretto."
+_SCHED = {
+    "queries": (
+        "attempts demand gathering graph_scheduler live_graph node_state one_call outcome prepare "
+        "request results session shown_text splicing streams task_groups"
+    ),
+    "engines": ("batch_scheduler batch_tokens"),
+    "llm": (
+        "bound_requests expected_outputs handed_over last_heard new_placing place_early place_late "
+        "placement_requests placing prefills_ahead reuse_forecasts reuse_times run_apart "
+        "running_request shared_context shown_parts"
+    ),
+}
+"""Modules that stood in `sched/`, by the folder in which they are now."""
 MOVED = {
     "frontend": "apps",
     "components": "apps.components",
@@ -64,58 +81,23 @@ MOVED = {
     "router.reported_caches": "router.held_blocks",
     "router.request_reader": "http.request_reader",
     "runtime.pace": "runtime.running_queries",
-    "sched.attempts": "sched.queries.attempts",
-    "sched.batch_scheduler": "sched.engines.batch_scheduler",
-    "sched.batch_tokens": "sched.engines.batch_tokens",
-    "sched.bound_requests": "sched.llm.bound_requests",
-    "sched.demand": "sched.queries.demand",
     "sched.engine_instances": "sched.engines.instances",
     "sched.engine_queue": "sched.engines.queue",
-    "sched.expected_outputs": "sched.llm.expected_outputs",
-    "sched.gathering": "sched.queries.gathering",
-    "sched.graph_scheduler": "sched.queries.graph_scheduler",
-    "sched.handed_over": "sched.llm.handed_over",
-    "sched.last_heard": "sched.llm.last_heard",
-    "sched.live_graph": "sched.queries.live_graph",
     "sched.llm_loads": "sched.llm.loads",
     "sched.llm_scheduler": "sched.llm.scheduler",
-    "sched.new_placing": "sched.llm.new_placing",
-    "sched.node_state": "sched.queries.node_state",
-    "sched.one_call": "sched.queries.one_call",
-    "sched.outcome": "sched.queries.outcome",
-    "sched.place_early": "sched.llm.place_early",
-    "sched.place_late": "sched.llm.place_late",
-    "sched.placement_requests": "sched.llm.placement_requests",
-    "sched.placing": "sched.llm.placing",
-    "sched.prefills_ahead": "sched.llm.prefills_ahead",
-    "sched.prepare": "sched.queries.prepare",
-    "sched.request": "sched.queries.request",
-    "sched.results": "sched.queries.results",
-    "sched.reuse_forecasts": "sched.llm.reuse_forecasts",
-    "sched.reuse_times": "sched.llm.reuse_times",
-    "sched.run_apart": "sched.llm.run_apart",
-    "sched.running_request": "sched.llm.running_request",
-    "sched.session": "sched.queries.session",
-    "sched.shared_context": "sched.llm.shared_context",
-    "sched.shown_parts": "sched.llm.shown_parts",
-    "sched.shown_text": "sched.queries.shown_text",
-    "sched.splicing": "sched.queries.splicing",
-    "sched.streams": "sched.queries.streams",
-    "sched.task_groups": "sched.queries.task_groups",
     "sched.values": "sched.queries.live_values",
     "service.http_server": "http.server",
     "service.routes": "http.routes",
     "sorted_queue": "model.sorted_queue",
     "tasks": "model.tasks",
     "vocabulary": "sched.vocabulary",
+    **{f"sched.{one}": f"sched.{to}.{one}" for to, names in _SCHED.items() for one in names.split()},
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""
 RENAMED: dict[str, dict[str, str]] = {
     "stretto.apps.components.rag": {
         name: f"stretto.apps.components.synthesis:{name}" for name in ("MODES", "Synthesis")
     },
-    "stretto.cli.ask.run": {"run": "run_questions"},
-    "stretto.cli.ask.sources": {"Source": "AnswerSource", "source_of": "answer_source"},
     "stretto.cluster.class_loads": {"Aboard": "ClassLoad", "ClassesAboard": "ClassLoads"},
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
     "stretto.cluster.prefix_index": {"Held": "stretto.cluster.index_members:HeldTokens"},
@@ -208,26 +190,12 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
     "stretto.sched.queries.splicing": {"Links": "ValueLinks"},
     "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
-    "stretto.schema.fields": {
-        "Problem": "stretto.schema.typed:ValueProblem",
-        "FieldProblem": "stretto.schema.typed:ValueProblem",
-    },
-    "stretto.service.apps.inputs": {"Upload": "UnparsedDocument"},
-    "stretto.service.apps.multipart": {"Part": "BodyPart"},
-    "stretto.service.bodies": {"read_json": "untyped_json"},
-    "stretto.service.places": {"Place": "LastInstance", "Places": "LastInstances"},
-    "stretto.service.refusals": {
-        name: f"stretto.http.refusals:{name}"
-        for name in ("NotAllowed", "over_limit", "too_large", "too_slow")
-    },
-    "stretto.service.request": {"Request": "ServiceRequest"},
+    "stretto.schema.fields": dict.fromkeys(("Problem", "FieldProblem"), "stretto.schema.typed:ValueProblem"),
     "stretto.sim.replay": {"WhatIf": "ReplayChanges"},
     "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
     "stretto.trace.agents.sharing": {"Shared": "SharedParts"},
     "stretto.trace.analysis.requests": {"Request": "AnalysedRequest"},
     "stretto.trace.recorder": {"Part": "SpanPart"},
-    "stretto.transforms.json_text": {"read_json": "json_of_text"},
-    "stretto.transforms.lists": {"join": "join_items"},
     "stretto.wire.answers": {"Answer": "ModelAnswer", "Choice": "AnswerChoice"},
     "stretto.wire.kv_frames": {"read_batch": "decode_kv_batch"},
     "stretto.wire.requests": {"Message": "ChatMessage"},

@@ -149,8 +149,8 @@ class Run:
         model = _simulated_model(load)
         self._servers: dict[int, LLMInstance] = {}
         for number in range(load.servers):
-            worker = self.router.add_worker(WorkerConfig(url=f"http://s{number}", kv_tokens=_KV_TOKENS))
-            self.router.check_passed(worker.id, {_MODEL: {}}, None, 0.0)
+            worker = self.router.membership.add(WorkerConfig(url=f"http://s{number}", kv_tokens=_KV_TOKENS))
+            self.router.membership.check_passed(worker.id, {_MODEL: {}}, None, 0.0)
             around = _Surroundings(self._time, load.speed)
             self._servers[worker.id] = LLMInstance(_ENGINE, worker.id, around, model)
         self._asked: dict[Ticket, _Asked] = {}
@@ -246,7 +246,7 @@ class Run:
         for action in actions:
             if isinstance(action, Send):
                 self._begin(action)
-        due_s = self.router.next_due_s
+        due_s = self.router.timers.next_due_s
         if due_s is not None and due_s < self._due_s:
             self._due_s = due_s
             self._time.at(max(due_s, self._time.now_s), self._expire)
@@ -265,7 +265,7 @@ class Run:
 
     def _expire(self) -> Sequence[Event]:
         self._due_s = float("inf")
-        self._act(self.router.expire(self._time.now_s))
+        self._act(self.router.timers.expire(self._time.now_s))
         return ()
 
 

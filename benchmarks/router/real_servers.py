@@ -157,9 +157,9 @@ async def run_way(
     async with RunningRouter(config) as router:
         router_state = router.front.router_state
         if tokenizer is not None:
-            await _until(lambda: all(worker.shares_tokenizer for worker in router_state.workers()))
+            await _until(lambda: all(worker.shares_tokenizer for worker in router_state.view.workers()))
         if way.has_events:
-            await _until(lambda: router_state.has_reports)
+            await _until(lambda: router_state.view.has_reports)
         asked: Sequence[str | list[int]] = prompts
         if way.as_ids:
             asked = await _token_ids(workers[0].url, prompts)

@@ -94,7 +94,7 @@ async def _through_door(
     config = RouterConfig(port=0, worker=tuple(WorkerConfig(url=url) for url in urls))
     async with RunningRouter(config, watch=watch) as router:
         seconds = await run_programs(router.url, MODEL, load, seed, SPEED)
-        as_it_is = replace(config, worker=workers_as_they_are(router.front.router_state.workers()))
+        as_it_is = replace(config, worker=workers_as_they_are(router.front.router_state.view.workers()))
         requests = watch.traffic.requests()
         predicted = await asyncio.to_thread(with_more_workers, requests, as_it_is)
     return seconds, predicted

@@ -124,7 +124,7 @@ class RoutedExchange:
         state, trace = self.router_state, self.trace
         trace.placed_s = placed_s = monotonic()
         trace.model, trace.estimated_tokens, trace.repaired = routed.model, routed.num_tokens, routed.repaired
-        trace.is_listed = state.is_listed(routed.model)
+        trace.is_listed = state.view.is_listed(routed.model)
         trace.tenant, trace.door = routed.tenant or "", routed.door
         if (step := routed.step) is not None:
             trace.program, trace.step = step.record.program or step.query, step.step

@@ -18,15 +18,15 @@ _MAX_WAITS = 1000
 
 def fleet_view(front: Front) -> FleetView:
     """Return a router's workers, and who waits, as the live page shows them."""
-    state, now_s = front.router_state, monotonic()
+    view, now_s = front.router_state.view, monotonic()
     workers = []
-    for worker in state.workers():
-        claimed, kv_tokens = state.claimed(worker.id, now_s)
+    for worker in view.workers():
+        claimed, kv_tokens = view.claimed(worker.id, now_s)
         workers.append(
             WorkerPicture(
                 worker.config.url,
                 worker.state,
-                state.num_running(worker.id),
+                view.num_running(worker.id),
                 worker.num_slots,
                 claimed,
                 kv_tokens,
@@ -36,10 +36,10 @@ def fleet_view(front: Front) -> FleetView:
         )
     waits = [
         LiveWait(trace.tenant_program, one.since_s, one.why, is_held=one.why != TURN)
-        for one in state.waiting(_MAX_WAITS)
+        for one in view.waiting(_MAX_WAITS)
         if (trace := front.trace_of(one.ticket)) is not None
     ]
-    return FleetView(workers, waits, state.num_waiting, state.num_held)
+    return FleetView(workers, waits, view.num_waiting, view.num_held)
 
 
 def settings_json(front: Front) -> dict[str, object]:
@@ -47,7 +47,7 @@ def settings_json(front: Front) -> dict[str, object]:
     workers, for a simulation: how many requests each runs at once, and the size of its KV memory.
     """
     config = front.config
-    workers = front.router_state.workers()
+    workers = front.router_state.view.workers()
     return {
         "placement": config.placement,
         "order": config.order,
@@ -64,10 +64,10 @@ def gauges(front: Front, engine: str = "") -> list[Published]:
     Args:
         engine: name of the engine that the workers are, at a service; "" at a router.
     """
-    router_state, now_s = front.router_state, monotonic()
-    workers = router_state.workers()
+    view, now_s = front.router_state.view, monotonic()
+    workers = view.workers()
     names = [(worker, worker.config.url) for worker in workers]
-    claims = [(name, *router_state.claimed(worker.id, now_s)) for worker, name in names]
+    claims = [(name, *view.claimed(worker.id, now_s)) for worker, name in names]
     return [
         (
             table.STATE,
@@ -77,7 +77,7 @@ def gauges(front: Front, engine: str = "") -> list[Published]:
                 for state in STATES
             ],
         ),
-        (table.RUNNING, [table.RUNNING.sample(router_state.num_running(w.id), name) for w, name in names]),
+        (table.RUNNING, [table.RUNNING.sample(view.num_running(w.id), name) for w, name in names]),
         (table.WANTS_KEY, [table.WANTS_KEY.sample(float(w.wants_key), name) for w, name in names]),
         (table.KV_CLAIMED, [table.KV_CLAIMED.sample(claimed, name) for name, claimed, _ in claims]),
         (
@@ -86,9 +86,9 @@ def gauges(front: Front, engine: str = "") -> list[Published]:
         ),
         (
             table.WAITING,
-            _waiting(engine, router_state.num_waiting - router_state.num_held, router_state.num_held),
+            _waiting(engine, view.num_waiting - view.num_held, view.num_held),
         ),
-        *one_value_each({table.OPEN: router_state.num_clients, table.HELD_BYTES: front.budget.num_held}),
+        *one_value_each({table.OPEN: view.num_clients, table.HELD_BYTES: front.budget.num_held}),
     ]
 
 

@@ -83,7 +83,7 @@ class HealthChecks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _enter(self, config: WorkerConfig) -> WorkerId:
-        worker = self._front.router_state.add_worker(config).id
+        worker = self._front.router_state.membership.add(config).id
         settings, certificates = self._front.config, self._front.watch.certificates
         self._front.links[worker] = WorkerLink(
             config, settings.connect_timeout_s, certificates, settings.worker_tls
@@ -119,17 +119,21 @@ class HealthChecks:
             self._fail(worker, failure.message, is_gone=is_gone)
             return
         self._running.pop(worker, None)
-        self._front.act(self._front.router_state.check_passed(worker, models, kv_tokens, monotonic()))
+        self._front.act(
+            self._front.router_state.membership.check_passed(worker, models, kv_tokens, monotonic())
+        )
         for tell in self._front.on_worker_passed:
             tell(worker)
 
     def _fail(self, worker: WorkerId, reason: str, *, is_gone: bool = False) -> None:
         self._running.pop(worker, None)
-        self._front.act(self._front.router_state.check_failed(worker, reason, monotonic(), is_gone=is_gone))
+        self._front.act(
+            self._front.router_state.membership.check_failed(worker, reason, monotonic(), is_gone=is_gone)
+        )
 
     async def _models(self, worker: WorkerId, link: WorkerLink) -> tuple[Mapping[str, object], str]:
         """Return the worker's models by name, and "", or no models and why they are not known."""
-        found = self._front.router_state.worker(worker)
+        found = self._front.router_state.view.worker(worker)
         if found is None:
             return {}, "it is gone"
         known = {name: {"id": name, "object": "model"} for name in found.config.models}
@@ -156,7 +160,7 @@ class HealthChecks:
 
         A suspect worker may be a new process with another size, so that it is asked again.
         """
-        found = self._front.router_state.worker(worker)
+        found = self._front.router_state.view.worker(worker)
         if found is None or found.state not in ("starting", "suspect"):
             return None if found is None else found.kv_tokens
         status, body = await self._ask(link, paths.METRICS)

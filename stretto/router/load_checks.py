@@ -32,10 +32,10 @@ class LoadChecks:
 
     def sweep(self) -> None:
         """Look at the workers whose turn it is."""
-        state, now_s = self._front.router_state, monotonic()
-        for worker in state.workers():
+        view, now_s = self._front.router_state.view, monotonic()
+        for worker in view.workers():
             is_due = now_s >= self._next_s.get(worker.id, 0.0) and worker.id not in self._running
-            if is_due and worker.state == "serving" and state.num_running(worker.id) >= _LEAST_RUNNING:
+            if is_due and worker.state == "serving" and view.num_running(worker.id) >= _LEAST_RUNNING:
                 task = asyncio.create_task(self.look(worker.id))
                 self._running[worker.id] = task
                 task.add_done_callback(partial(self._ended, worker.id))
@@ -46,9 +46,8 @@ class LoadChecks:
         now_s = monotonic()
         self._next_s[worker] = now_s + (_SILENT_S if load is None else _EVERY_S)
         if load is not None:
-            self._front.act(
-                self._front.router_state.looked_at(worker, load.num_running, load.num_waiting, now_s)
-            )
+            membership = self._front.router_state.membership
+            self._front.act(membership.looked_at(worker, load.num_running, load.num_waiting, now_s))
 
     def forget(self, worker: WorkerId) -> None:
         """End the looks at a worker that is gone."""

@@ -10,13 +10,15 @@ import math
 from collections.abc import Mapping
 from itertools import count
 
-from stretto.cluster.placement import Bound, Choice, Placement, PlacementRequest, Unbound
+from stretto.cluster.placement import Bound, Choice, Placement, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.deployment import Engine
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.router import believable
+from stretto.router.announcing.announcer import Announcer
+from stretto.router.announcing.records import ended_record, left_record, sent_record
 from stretto.router.config import RouterConfig
 from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
@@ -25,9 +27,7 @@ from stretto.router.loads import WorkerLoads
 from stretto.router.messages import (
     Refuse,
     RoutedRequest,
-    RouterAction,
     Send,
-    TakeHedge,
     Ticket,
     WorkerId,
     WorkerUsage,
@@ -38,7 +38,7 @@ from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
-from stretto.router.workers import MOST_TOKENS, Worker, Workers
+from stretto.router.workers import MOST_TOKENS, Worker, Workers, worker_name
 from stretto.sched.orders.order import prices_s
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
@@ -48,8 +48,6 @@ UNKNOWN = WorkerUsage()
 TURN = "its turn"
 _WATCHED = 8
 """Number of programs of which the first request of one is made known to the account in any case."""
-_MOST_UNKNOWN_S = 60.0
-"""Longest time until a client is told to ask again, where there is nothing to predict from."""
 
 
 def queue_engine(name: str, config: RouterConfig) -> Engine:
@@ -71,6 +69,7 @@ class OpenRequests:
         num_offline_waiting: number of offline requests that wait.
         offline_due_s: time at which an offline request that waits may begin, if nothing else happens.
         yields_s: seconds for which a request gives way to those of a better class.
+        announcer: what is told of the requests to routers before the same workers; None without any.
     """
 
     def __init__(
@@ -97,58 +96,13 @@ class OpenRequests:
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)
         self.clients: dict[Ticket, Client] = {}
         self.by_worker: dict[WorkerId, dict[Ticket, None]] = {}
-        self._away: set[WorkerId] = set()
         self.turn_rate = EnteredRate()
         self.waiting_tokens = 0
         self.rest_ends_s = math.inf
         self.offline_due_s = math.inf
         self.num_offline_waiting = 0
         self.tickets = count()
-
-    def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
-        """Send a request to a worker, or let it wait."""
-        client = self.clients[ticket]
-        choice = self.choose(client, client.placed, now_s)
-        if choice is None:
-            self.wait(ticket, self.eligible.queue_name(client, now_s))
-            self.note_rest(client, now_s)
-            self.note_offline(now_s)
-            return []
-        return self.take(ticket, choice, now_s)
-
-    def choose(self, client: Client, placed: PlacementRequest, now_s: float) -> Choice | None:
-        """Return the worker of a request, described as `placed`; None if it has to wait.
-
-        While there are offline requests, others leave some workers to them, but not those that hold most of
-        their prompt.
-        """
-        among = self.eligible.among(client, now_s)
-        choice = self.loads.choose(placed, now_s, among)
-        if choice is None or is_offline_request(placed) or not self.has_offline:
-            return choice
-        used = self.loads.offline.used_by_others(among, now_s)
-        if used is None or choice.instance in used or 2 * choice.held_tokens > placed.num_tokens:
-            return choice
-        return self.loads.choose(placed, now_s, used) or choice
-
-    @property
-    def has_offline(self) -> bool:
-        """Whether offline requests wait or run."""
-        return self.num_offline_waiting > 0 or self.loads.offline.num_running > 0
-
-    def take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
-        """Send a request to the worker that was chosen for it, or let it wait there."""
-        is_offline = is_offline_request(self.clients[ticket].placed)  # it goes where it may begin, or waits
-        if self.placement.binds == "late" or is_offline or self.can_start(choice, ticket):
-            return [self.send(ticket, choice, now_s)]
-        self.bind(ticket, choice)
-        self.note_rest(self.clients[ticket], now_s)
-        return []
-
-    def can_start(self, choice: Choice, ticket: Ticket) -> bool:
-        """Return whether a request can run at once at the worker that was chosen for it."""
-        view, placed = self.loads.view(choice.instance), self.clients[ticket].placed
-        return view is not None and not view.num_waiting and self.loads.has_room(view.id, placed)
+        self.announcer: Announcer | None = None
 
     def wait(self, ticket: Ticket, name: QueueName, held_tokens: int = 0) -> None:
         """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
@@ -205,6 +159,11 @@ class OpenRequests:
         client.tried.add(choice.instance)
         client.again_at.discard(choice.instance)
         self.room.sent(ticket, choice.instance)
+        if self.announcer is not None and worker is not None:
+            room = self.room.place_of(ticket)
+            self.announcer.sent(
+                sent_record(ticket, client.request, client.running, worker_name(worker), room)
+            )
         if client.step is not None:
             self.account.sent(client.step, now_s)
         if client.has_waited:
@@ -248,69 +207,6 @@ class OpenRequests:
         has_some = self.num_offline_waiting > 0
         self.offline_due_s = self.loads.offline.next_s(now_s) if has_some else math.inf
 
-    def refresh(self, worker: Worker) -> None:
-        """Bring loads and room in step with the state of a worker. One that serves again counts as not tried
-        by requests that have failed there before.
-        """
-        self.loads.refresh(worker)
-        if worker.state == "suspect":
-            self._away.add(worker.id)
-            self.room.suspend(worker.id)
-        elif worker.state == "serving":
-            if worker.id in self._away:
-                self._away.remove(worker.id)
-                for client in self.clients.values():
-                    if client.running is None or client.running.worker != worker.id:
-                        client.tried.discard(worker.id)
-            if not self.room.is_serving(worker.id):
-                self.room.join(worker)
-
-    def again(
-        self,
-        ticket: Ticket,
-        reason: str,
-        now_s: float,
-        *,
-        may_return: bool = True,
-        was_sent: bool = True,
-    ) -> list[RouterAction]:
-        """Repeat a request whose attempt has failed before its first byte, or refuse it.
-
-        `may_return` is whether it may be sent to a worker again where it has failed.
-        """
-        client = self.clients[ticket]
-        if client.hedge_of is not None:
-            return [self.refuse(ticket, 502, reason, None, now_s)]
-        if client.hedge is not None:
-            return [self.take_hedge(ticket)]
-        if (home := client.home.worker) is not None and not self.homes.is_there(home):
-            return [self.refuse(ticket, 404, self.homes.problem(client.request, home), None, now_s)]
-        may_repeat = client.request.is_repeatable or not was_sent
-        rest_s = self.eligible.rest_s(client, now_s)
-        if client.num_attempts >= self.config.max_attempts or not may_repeat:
-            return [self.refuse(ticket, 502, reason, rest_s, now_s)]
-        client_key = client.request.client_key
-        able = [worker.id for worker in self.eligible.able(client)[0] if worker.free_s(client_key) <= now_s]
-        if client.has_tried(able):
-            if not may_return:
-                return [self.refuse(ticket, 502, reason, rest_s, now_s)]
-            client.tried.clear()
-        return self.place(ticket, now_s)
-
-    def take_hedge(self, ticket: Ticket) -> TakeHedge:
-        """Put the second attempt of a request in the place of the first, which is over."""
-        client = self.clients[ticket]
-        hedge, client.hedge = client.hedge, None
-        assert hedge is not None, "it has a second attempt"
-        client.running = running = self.clients.pop(hedge).running
-        assert running is not None, "a second attempt never waits"
-        del self.by_worker[running.worker][hedge]
-        self.by_worker[running.worker][ticket] = None
-        client.num_attempts += 1
-        client.tried.add(running.worker)
-        self.room.sent(ticket, running.worker)
-        return TakeHedge(ticket)
-
     def refuse(
         self, ticket: Ticket, status: int, message: str, retry_after_s: float | None, now_s: float
     ) -> Refuse:
@@ -347,6 +243,8 @@ class OpenRequests:
         usage = believable.usage(usage, client.request, most_tokens)
         is_timed = status is not None and not (was_refused or was_paused)
         self.loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
+        if self.announcer is not None:
+            self.announcer.ended(ended_record(running, usage, is_timed=is_timed, was_refused=was_refused))
         return worker, usage
 
     def forget(
@@ -372,19 +270,37 @@ class OpenRequests:
             account.query_ended(step.query)
             if client.request.program.is_final:
                 account.program_ended(client.request.program.name, step.record.tenant)
+        if self.announcer is not None and self.room.place_of(ticket) != "unknown":
+            self.announcer.left(left_record(ticket, counts, was_refused=was_refused))
         self.room.ended(ticket, client.request, counts, now_s, was_refused=was_refused)
 
-    def retry_after_s(self, ticket: Ticket, now_s: float) -> float:
-        """Return the predicted seconds until there is room for a request that is refused: until what is held
-        has room, or until as many have had their turn as wait now. While no worker serves, it is the time
-        until one is tried again. While nothing has had its turn lately, it is the age of the oldest request.
-        """
-        if ticket in self.room:
-            return self.room.wait_s(ticket, now_s)
-        able = self.eligible.able(self.clients[ticket])[0]
-        if any(worker.state == "serving" for worker in able):
-            oldest_s = next(iter(self.clients.values())).arrived_s
-            unknown_s = min(_MOST_UNKNOWN_S, max(1.0, now_s - oldest_s))
-            return self.turn_rate.wait_s(self.waiting_tokens, now_s, unknown_s)
-        next_s = min((worker.probe_s for worker in able), default=now_s + self.config.health_interval_s)
-        return max(1.0, next_s - now_s)
+    def at(self, worker: WorkerId) -> list[Ticket]:
+        """Return the requests that run at a worker."""
+        return list(self.by_worker.get(worker, ()))
+
+    def check_invariants(self) -> None:
+        """Check that loads, queues and requests agree."""
+        for part in (self.loads, self.workers, self.waiting, self.room, self.homes, self.account):
+            part.check_invariants()
+        for ticket, client in self.clients.items():
+            is_running = client.running is not None
+            assert is_running or client.hedge_of is None
+            if client.hedge is not None:
+                assert is_running
+                assert self.clients[client.hedge].hedge_of == ticket
+            assert is_running + (ticket in self.waiting) + (ticket in self.room) == 1
+            assert client.bound is None or ticket in self.waiting
+        for worker, tickets in self.by_worker.items():
+            for ticket in tickets:
+                running = self.clients[ticket].running
+                assert running is not None
+                assert running.worker == worker
+        num_running = sum(client.running is not None for client in self.clients.values())
+        assert sum(map(len, self.by_worker.values())) == num_running
+        waiting = self.waiting.queues()
+        plain = [one for one, client in self.clients.items() if client.request.step is None]
+        assert sorted(self.limit) == [one for one in plain if self.clients[one].running is None]
+        assert self.waiting_tokens == sum(self.clients[one].placed.all_tokens for one in waiting)
+        assert len(self.waiting) + len(self.room) == sum(one.running is None for one in self.clients.values())
+        num_offline = sum(self.clients[one].placed.purpose.preference == "offline" for one in waiting)
+        assert self.num_offline_waiting == num_offline

@@ -16,7 +16,8 @@ from stretto.http.client_request import ClientRequest, path_of
 from stretto.http.event_stream import EventStream
 from stretto.http.served import WholeAnswer
 from stretto.operate.admin_pages import LIVE, LIVE_S, PAGE, AdminPages
-from stretto.router.front import Front, LateAnswer, OwnAnswer, StreamedAnswer
+from stretto.router.door import LateAnswer, OwnAnswer, RouterDoor, StreamedAnswer
+from stretto.router.front import Front
 from stretto.router.gauges import fleet_view, gauges, settings_json
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.router.worker_changes import WorkerChanges
@@ -36,8 +37,9 @@ _MAX_ROWS = 30
 class OwnRoutes:
     """The answers to requests to the router's own paths."""
 
-    def __init__(self, front: Front, changes: WorkerChanges) -> None:
-        self._front = front
+    def __init__(self, door: RouterDoor, changes: WorkerChanges) -> None:
+        self._server, self._front = door.server, door.front
+        front = door.front
         self._workers = WorkerPages(front, changes)
         self._admin = AdminKey(front.config.admin_key_env)
         self._pages = AdminPages(front.watch, lambda: fleet_view(front), lambda: settings_json(front))
@@ -77,7 +79,7 @@ class OwnRoutes:
         """Answer who waits, since when, and for what. Raises RequestRefused."""
         if method not in (b"GET", b"HEAD"):
             raise no_such_path(WAITING)
-        router_state, now_s = self._front.router_state, monotonic()
+        view, now_s = self._front.router_state.view, monotonic()
         pictures = [
             {
                 "request": one.ticket,
@@ -86,9 +88,9 @@ class OwnRoutes:
                 "waits_s": round(now_s - one.since_s, 3),
                 "for": one.why,
             }
-            for one in router_state.waiting(_MAX_SHOWN)
+            for one in view.waiting(_MAX_SHOWN)
         ]
-        return _answer({"waiting": router_state.num_waiting, "requests": pictures})
+        return _answer({"waiting": view.num_waiting, "requests": pictures})
 
     def _metrics(self) -> WholeAnswer | LateAnswer:
         """Return the counts; many are written in a thread."""
@@ -107,7 +109,7 @@ class OwnRoutes:
             return admin_refusal()
         if request.path != LIVE or request.method == b"HEAD":
             return self._pages.answer(request.path, path_of(request.target)[1])
-        server, event = self._front.server, self._pages.event
+        server, event = self._server, self._pages.event
         return StreamedAnswer(
             lambda client: EventStream(
                 client,
@@ -118,14 +120,14 @@ class OwnRoutes:
         )
 
     def _health(self) -> WholeAnswer:
-        num_serving = sum(worker.state == "serving" for worker in self._front.router_state.workers())
-        body = {"serving": num_serving, "waiting": self._front.router_state.num_waiting}
+        num_serving = sum(worker.state == "serving" for worker in self._front.router_state.view.workers())
+        body = {"serving": num_serving, "waiting": self._front.router_state.view.num_waiting}
         return (200 if num_serving else 503), JSON_HEADERS, json_body(body)
 
 
 def model_lists(front: Front) -> list[Mapping[str, object]]:
     """Return the models of each worker that takes requests. The mappings are never changed."""
-    return [worker.models for worker in front.router_state.workers() if worker.takes_requests]
+    return [worker.models for worker in front.router_state.view.workers() if worker.takes_requests]
 
 
 def alias_cards(front: Front) -> Mapping[str, object]:

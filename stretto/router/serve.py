@@ -17,6 +17,7 @@ from stretto.operate.watch import Watch
 from stretto.router.config import RouterConfig
 from stretto.router.discovery.keeper import WorkerKeeper
 from stretto.router.discovery.sources import worker_sources
+from stretto.router.door import RouterDoor
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
 from stretto.router.held_blocks_file import HeldBlocksFile
@@ -29,6 +30,7 @@ from stretto.sched.orders.tenants_served import NO_WEIGHTS
 
 if TYPE_CHECKING:
     from stretto.router.kv_feeds import KVFeeds
+    from stretto.router.peer_link import PeerLink
 
 _SWEEP_S = 1.0
 _GRACE_S = 25.0
@@ -44,12 +46,13 @@ class RunningRouter:
         record: file to which what happened to each request is appended; None for none.
         say: called with what a user should know of the workers.
         tenant_weights: shares of tenants relative to each other; 1 where none is given.
-        has_port: whether it listens; else requests come in this process alone, through its `front`.
+        has_port: whether it listens; else requests come in this process alone, through its `door`.
         watch: what sees all requests; None for one of its own.
 
     Attributes:
         changes: what changes the workers; inside of the block.
         sources: what tells of workers that come and go; inside of the block.
+        peers: the exchange with other routers before the same workers, inside of the block; None without.
         learned: what programs have asked for. One of an earlier run may be put there before this one begins.
 
     Raises:
@@ -78,23 +81,25 @@ class RunningRouter:
     @property
     def port(self) -> int:
         """The port that it listens at."""
-        return self.front.server.port
+        return self.door.server.port
 
     @property
     def url(self) -> str:
         """Address of the router."""
-        return self.front.server.url
+        return self.door.server.url
 
     async def __aenter__(self) -> RunningRouter:
         self._log = RequestLog(self._record) if self._record is not None else None
         if self._log is not None:
             self._watch.observers.add(self._log)
         self.front = Front(self._config, self._tenant_weights, self._watch, self.learned)
+        self.door = RouterDoor(self.front)
         self._checks = HealthChecks(self.front)
         self._load_checks = LoadChecks(self.front)
         self._feeds: KVFeeds | None = None
+        self.peers: PeerLink | None = None
         self.changes = WorkerChanges(self.front, self._checks, self._cache_feeds)
-        self.front.own_route = OwnRoutes(self.front, self.changes)
+        self.door.own_route = OwnRoutes(self.door, self.changes)
         self._keeper: WorkerKeeper | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._has_started = False
@@ -104,16 +109,17 @@ class RunningRouter:
             self.sources = worker_sources(self._config)
             alone = [worker for worker in self._config.worker if not worker.is_several]
             await asyncio.gather(*map(self._checks.add_and_wait, alone))
-            for worker in self.front.router_state.workers():
+            for worker in self.front.router_state.view.workers():
                 if worker.state != "serving":
                     self._say(f"worker {worker.config.url} is not up yet: {worker.reason}")
             self._restore_held()
-            for worker in self.front.router_state.workers():
+            for worker in self.front.router_state.view.workers():
                 if worker.config.kv_events is not None:
                     self._cache_feeds().begin(worker)
+            self._follow_peers()
             self._keeper = WorkerKeeper(self.changes, self.sources)
             if self._has_port:
-                await self.front.server.listen()
+                await self.door.server.listen()
             self._has_started = True
         except BaseException:
             await self.__aexit__()
@@ -122,18 +128,20 @@ class RunningRouter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        server = self.front.server
+        server = self.door.server
         self._following.cancel()
         server.stop_listening()
         index = self.front.placement.index
         if self._has_started and self._held is not None and index is not None:
-            self._held.save(index, self.front.router_state.workers(), monotonic())
+            self._held.save(index, self.front.router_state.view.workers(), monotonic())
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._keeper is not None:
             await self._keeper.close()
         if self._feeds is not None:
             await self._feeds.close()
+        if self.peers is not None:
+            await self.peers.close()
         if self.front.tokens is not None:
             self.front.tokens.close()
         await self._checks.close()
@@ -152,15 +160,22 @@ class RunningRouter:
         """Take no more connections, and wait until the requests that run or wait are answered, at most
         `grace_s` seconds. What is left is refused or cut then, with an error that says so.
         """
-        await self.front.server.finish(grace_s)
+        await self.door.server.finish(grace_s)
         self.front.end_all("the router is being ended")
-        await self.front.server.finish(_LAST_S)
+        await self.door.server.finish(_LAST_S)
 
     def _restore_held(self) -> None:
         """Believe what the snapshot says of the workers that serve. Raises ConfigError."""
         if self._config.snapshot is not None and (index := self.front.placement.index) is not None:
             self._held = HeldBlocksFile(Path(self._config.snapshot))
-            self._held.restore(index, self.front.router_state.workers(), monotonic())
+            self._held.restore(index, self.front.router_state.view.workers(), monotonic())
+
+    def _follow_peers(self) -> None:
+        """Begin to talk to other routers before the same workers, if there are any. Raises ConfigError."""
+        if self._config.announce is not None:
+            with imports_of("kv-events", "announce"):
+                from stretto.router.peer_link import PeerLink
+            self.peers = PeerLink(self.front, self._config)
 
     def _cache_feeds(self) -> KVFeeds:
         """Return what follows the KV events of workers that publish them. Raises ConfigError."""
@@ -198,11 +213,14 @@ def run_router(
     async def serve() -> None:
         async with RunningRouter(config, record, say, watch=seen) as router:
             spare_collector()
-            num = len(router.front.router_state.workers())
+            num = len(router.front.router_state.view.workers())
             also = "".join(f", {source.name}" for source in router.sources)
             say(f"{router.url}  {counted(num, 'worker')}{also}, placement {config.placement}")
             await serve_until_interrupted(
-                say, lambda: router.front.router_state.num_clients, lambda: router.finish(_GRACE_S), _GRACE_S
+                say,
+                lambda: router.front.router_state.view.num_clients,
+                lambda: router.finish(_GRACE_S),
+                _GRACE_S,
             )
         await asyncio.to_thread(seen.close)
 

@@ -70,7 +70,8 @@ class TakenAnswer:
         if self.stream is not None:
             self._begin_rest(self.stream, answer, is_events=is_events)
             return
-        if answer.status != 200 and exchange.router_state.is_about_own_key(exchange.ticket, answer.status):
+        refusing = exchange.router_state.refusing
+        if answer.status != 200 and refusing.is_about_own_key(exchange.ticket, answer.status):
             self._leave_worker(answer, f"it refuses the router's key (status {answer.status})")
             return
         if answer.length is None:
@@ -180,7 +181,7 @@ class TakenAnswer:
         exchange = self._exchange
         if is_passing(answer.status):
             return exchange.outgoing.is_repeatable
-        return exchange.router_state.is_of_worker(exchange.ticket, answer.status)
+        return exchange.router_state.refusing.is_of_worker(exchange.ticket, answer.status)
 
     def _should_be_good(self, answer: AnswerParser) -> bool:
         """Return whether an answer says that it is what was asked for, where others may be asked too."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 from stretto.cluster.placement import Choice
-from stretto.router.messages import NO_PROGRAM, Hedge, RouterAction, Ticket, Withdraw, WorkerId
+from stretto.router.dispatch import Dispatch
+from stretto.router.messages import RouterAction, Ticket, Withdraw, WorkerId
 from stretto.router.open_requests import UNKNOWN, OpenRequests
-from stretto.router.routed_client import Client
 from stretto.router.waiting import QueueName
 from stretto.router.workers import Worker
 
@@ -20,15 +21,16 @@ _MAX_ASKED = 8
 class Turns:
     """The turns of the requests at a router."""
 
-    def __init__(self, requests: OpenRequests) -> None:
+    def __init__(self, requests: OpenRequests, dispatch: Dispatch) -> None:
         self._open = requests
+        self._dispatch = dispatch
 
     def queue_or_place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request that has come, or let it wait: behind others like it, if there are any."""
         client = self._open.clients[ticket]
         name = self._open.eligible.queue_name(client, now_s) if self._open.waiting else ""
         if not self._open.waiting.has(name):
-            return self._open.place(ticket, now_s)
+            return self._dispatch.place(ticket, now_s)
         self._open.wait(ticket, name)
         self._open.note_rest(client, now_s)
         return []
@@ -61,19 +63,28 @@ class Turns:
             del firsts[name]
             if (chosen := self._choose_of(name, now_s)) is not None:
                 self._open.dequeue(chosen[0], is_its_turn=True)
-                actions += self._open.take(*chosen, now_s)
+                actions += self._dispatch.take(*chosen, now_s)
                 if (first := self._open.waiting.first(name, now_s)) is not None:
                     firsts[name] = first
         self._open.note_offline(now_s)
         return actions
 
+    def freed(self, workers: Collection[WorkerId], now_s: float) -> list[RouterAction]:
+        """Send what waits and fits now, when other routers' requests have ended at some workers; take offline
+        requests off workers where theirs have come.
+        """
+        actions: list[RouterAction] = []
+        for worker in dict.fromkeys(workers) if self._open.waiting else ():
+            actions += self.fill(worker, now_s)
+        return actions + self.release_held(now_s) + self.withdraw_offline(now_s)
+
     def withdraw_offline(self, now_s: float) -> list[RouterAction]:
         """Take offline requests off workers where others have come; they wait again, and begin anew."""
         actions: list[RouterAction] = []
         for ticket in self._open.loads.offline.in_the_way(now_s):
-            client = self._open.clients[ticket]
-            if client.has_begun or not client.request.is_repeatable:
-                continue
+            client = self._open.clients.get(ticket)
+            if client is None or client.has_begun or not client.request.is_repeatable:
+                continue  # or another router withdraws it
             assert client.running is not None
             client.num_attempts -= 1
             client.tried.discard(client.running.worker)
@@ -95,7 +106,7 @@ class Turns:
             client = self._open.clients[ticket]
             if num_asked > _MAX_ASKED:
                 return False
-            choice = self._open.choose(client, client.placed, now_s)
+            choice = self._dispatch.choose(client, client.placed, now_s)
             return choice is not None
 
         ticket = self._open.waiting.choose(name, fits, now_s)
@@ -129,12 +140,12 @@ class Turns:
                 assert client.bound is not None
                 bound_to, seconds = client.bound[0].instance, client.bound[1]
                 asked = replace(client.placed, bound_to=bound_to, ahead_s=ahead_s)
-                choice = self._open.choose(client, asked, now_s)
+                choice = self._dispatch.choose(client, asked, now_s)
                 if choice is None or choice.instance == bound_to:
                     ahead_s += seconds
                     continue
                 self._open.dequeue(ticket)
-                actions += self._open.take(ticket, choice, now_s)
+                actions += self._dispatch.take(ticket, choice, now_s)
         return actions
 
     def unbind(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
@@ -142,7 +153,7 @@ class Turns:
         actions: list[RouterAction] = []
         for ticket in self._open.waiting.queue(worker):
             self._open.dequeue(ticket)
-            actions += self._open.place(ticket, now_s)
+            actions += self._dispatch.place(ticket, now_s)
         return actions
 
     def limit_key(self, client_key: str, worker: Worker | None, now_s: float) -> list[RouterAction]:
@@ -166,7 +177,7 @@ class Turns:
                 self._open.note_rest(client, now_s)
             elif name == worker.id if is_bound else name != self._open.eligible.queue_name(client, now_s):
                 self._open.dequeue(ticket)
-                actions += self._open.place(ticket, now_s)
+                actions += self._dispatch.place(ticket, now_s)
         return actions
 
     def end_key_rests(self, now_s: float) -> list[RouterAction]:
@@ -179,28 +190,3 @@ class Turns:
         for ticket in self._open.waiting.queues():
             self._open.note_rest(self._open.clients[ticket], now_s)
         return actions
-
-    def hedge(self, ticket: Ticket, num_attempts: int, now_s: float) -> list[RouterAction]:
-        """Send a request a second time if it still waits for its first byte, at a worker that has room."""
-        client = self._open.clients.get(ticket)
-        if client is None or client.running is None or client.num_attempts != num_attempts:
-            return []
-        if client.has_begun or client.has_head or client.hedge is not None:
-            return []
-        able, client_key = self._open.eligible.able(client)[0], client.request.client_key
-        among = [
-            worker.id
-            for worker in able
-            if worker.state == "serving"
-            and worker.free_s(client_key) <= now_s
-            and worker.id not in client.tried
-        ]
-        choice = self._open.loads.choose(client.placed, now_s, among) if among else None
-        if choice is None or not self._open.can_start(choice, ticket) or not self._open.hedges.take():
-            return []
-        hedge, first = next(self._open.tickets), client.running.worker
-        request = replace(client.request, is_repeatable=False, may_hedge=False, program=NO_PROGRAM)
-        self._open.clients[hedge] = Client(request, client.placed, client.arrived_s, now_s, hedge_of=ticket)
-        client.hedge = hedge
-        reason = f"worker {first} had not begun after {now_s - client.sent_s:.3g} s"
-        return [Hedge(ticket, self._open.send(hedge, replace(choice, reason=reason), now_s))]

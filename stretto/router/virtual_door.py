@@ -56,8 +56,8 @@ def serve_virtually(
     )
     engines = [f"llm{number}" for number in range(len(config.worker))]
     for worker in config.worker:
-        added = router.add_worker(replace(worker, kv_events=None))
-        router.check_passed(added.id, {_MODEL: {}}, None, 0.0)
+        added = router.membership.add(replace(worker, kv_events=None))
+        router.membership.check_passed(added.id, {_MODEL: {}}, None, 0.0)
     longest = max(request.output_tokens or 1 for request in trace.requests)
     door = _VirtualDoor(trace, router, programs, longest)
     driver = VirtualDriver(
@@ -159,7 +159,7 @@ class _VirtualDoor(Observer):
         prompt = request.prompt
         assert isinstance(prompt, SizedPrompt)
         data = b"".join(block.to_bytes(HASH_BYTES, "big") for block in prompt.blocks)
-        key = PromptKey(PackedHashes(data), prompt.block_tokens) if self._router.uses_keys else None
+        key = PromptKey(PackedHashes(data), prompt.block_tokens) if self._router.view.uses_keys else None
         program = NamedProgram(self._programs[request.id])
         asked = RoutedRequest(model=_MODEL, num_tokens=prompt.num_tokens, key=key, program=program)
         self.times[request.id] = ServedTimes(now_s)
@@ -174,7 +174,7 @@ class _VirtualDoor(Observer):
                 name = self._names[action.ticket]
                 self.times[name].sent_s = self._driver.now_s
                 events.append(self._submit(name, action.worker))
-        due_s = self._router.next_due_s
+        due_s = self._router.timers.next_due_s
         if due_s is not None and (self._due_s is None or due_s < self._due_s):
             self._due_s = due_s
             self._driver.at(max(due_s, self._driver.now_s), self._expire)
@@ -190,4 +190,4 @@ class _VirtualDoor(Observer):
 
     def _expire(self) -> list[Event]:
         self._due_s = None
-        return self._events(self._router.expire(self._driver.now_s))
+        return self._events(self._router.timers.expire(self._driver.now_s))

@@ -45,7 +45,7 @@ class WorkerChanges:
         feeds = None if config.kv_events is None else self._feeds()
         number = self._checks.add(config)
         self._sources[number] = source
-        worker = self._front.router_state.worker(number)
+        worker = self._front.router_state.view.worker(number)
         if feeds is not None and worker is not None:
             feeds.begin(worker)
         return number
@@ -59,12 +59,12 @@ class WorkerChanges:
 
     def is_there(self, worker: WorkerId) -> bool:
         """Return whether a worker is there and does not drain."""
-        found = self._front.router_state.worker(worker)
+        found = self._front.router_state.view.worker(worker)
         return found is not None and found.state != "draining"
 
     def resize(self, worker: WorkerId, num_slots: int) -> None:
         """Let at most `num_slots` requests run at a worker at once. Raises ConfigError."""
-        self._front.act(self._front.router_state.resize(worker, num_slots, monotonic()))
+        self._front.act(self._front.router_state.membership.resize(worker, num_slots, monotonic()))
 
     def drain(self, worker: WorkerId) -> str:
         """Give a worker no more requests: it is gone after its last answer. Return its URL.
@@ -72,8 +72,8 @@ class WorkerChanges:
         Raises:
             ConfigError: there is no such worker.
         """
-        found = self._front.router_state.worker(worker)
-        self._front.act(self._front.router_state.drain(worker, monotonic()))
+        found = self._front.router_state.view.worker(worker)
+        self._front.act(self._front.router_state.membership.drain(worker, monotonic()))
         return "" if found is None else found.config.url
 
     def remove(self, worker: WorkerId) -> None:

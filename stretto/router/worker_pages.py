@@ -23,7 +23,8 @@ from stretto.http.refusals import MALFORMED, NotAllowed, Refused, unknown_path
 from stretto.http.served import WholeAnswer
 from stretto.model.errors import ConfigError
 from stretto.router.config import WorkerConfig
-from stretto.router.front import Front, LateAnswer
+from stretto.router.door import LateAnswer
+from stretto.router.front import Front
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.router.worker_changes import WorkerChanges
 from stretto.schema.fields import build
@@ -93,7 +94,7 @@ class WorkerPages:
                     raise _no_route(method, path, number, verb)
         except ConfigError as error:
             raise Refused(400, "invalid", error.message) from error
-        left = [worker.id for worker in self._front.router_state.workers()]
+        left = [worker.id for worker in self._front.router_state.view.workers()]
         return 200, JSON_HEADERS, json_body({"worker": _number(number), "left": left})
 
     def _add(self, body: bytes) -> int:
@@ -104,7 +105,7 @@ class WorkerPages:
 
     def _pictures(self) -> list[dict[str, object]]:
         """Return what is shown of each worker, with its models as they are kept."""
-        state, now_s = self._front.router_state, monotonic()
+        view, now_s = self._front.router_state.view, monotonic()
         return [
             {
                 "id": worker.id,
@@ -113,22 +114,22 @@ class WorkerPages:
                 "state": worker.state,
                 "on_trial": worker.on_trial,
                 "wants_key": worker.wants_key,
-                "running": state.num_running(worker.id),
+                "running": view.num_running(worker.id),
                 "num_slots": worker.num_slots,
                 "models": worker.models,
                 "kv_tokens": worker.kv_tokens,
                 **dict(
-                    zip(("claimed_tokens", "believed_tokens"), state.claimed(worker.id, now_s), strict=True)
+                    zip(("claimed_tokens", "believed_tokens"), view.claimed(worker.id, now_s), strict=True)
                 ),
                 **({"reason": worker.reason} if worker.state in ("suspect", "starting") else {}),
             }
-            for worker in state.workers()
+            for worker in view.workers()
         ]
 
 
 def listing(front: Front, value: Callable[[], object]) -> WholeAnswer | LateAnswer:
     """Return an answer with a value that lists models, or a function that writes it if they are many."""
-    num_models = sum(len(worker.models) for worker in front.router_state.workers())
+    num_models = sum(len(worker.models) for worker in front.router_state.view.workers())
 
     def written() -> WholeAnswer:
         return 200, JSON_HEADERS, json_body(value())

@@ -180,7 +180,7 @@ async def _serve(
         spare_collector()
         deployed = f"  apps: {', '.join(parts.apps)}" if parts.apps else ""
         if pool is not None:
-            deployed += f"  workers: {len(pool.front.router_state.workers())}"
+            deployed += f"  workers: {len(pool.front.router_state.view.workers())}"
         say(f"{service.url}  engines: {', '.join(runtime.deployments)}{deployed}")
         tasks = [] if parts.beside is None else [asyncio.create_task(parts.beside(runtime))]
         if parts.engines_file is not None:

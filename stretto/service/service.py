@@ -124,7 +124,7 @@ class Service:
     @property
     def num_open(self) -> int:
         """Number of requests that are being answered."""
-        return self.app.num_open + (0 if self.pool is None else self.pool.front.router_state.num_clients)
+        return self.app.num_open + (0 if self.pool is None else self.pool.front.router_state.view.num_clients)
 
     def _batch_pictures(self) -> Sequence[BatchPicture]:
         return () if self._batches is None else self._batches.pictures()

@@ -124,9 +124,9 @@ async def opened(kind: str) -> AsyncIterator[Doors]:
         worker = (WorkerConfig(url=own.url),)
         if kind == "route":
             routing = RouterConfig(worker=worker, port=0, idle_timeout_s=UNREAD_S, max_body_s=BODY_S)
-            front = (await stack.enter_async_context(RunningRouter(routing))).front
-            found.ports.insert(0, front.server)
-            found.budgets.append(front.budget)
+            door = (await stack.enter_async_context(RunningRouter(routing))).door
+            found.ports.insert(0, door.server)
+            found.budgets.append(door.budget)
         elif kind == "serve --worker":
             config = ServiceConfig(**limits)  # type: ignore[arg-type]
             pool = WorkerPool(RouterConfig(worker=worker, port=0), config)

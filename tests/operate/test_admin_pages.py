@@ -142,7 +142,7 @@ def test_the_workers_are_for_the_admin(monkeypatch: pytest.MonkeyPatch) -> None:
                 for headers in ({"host": "rebound.example"}, {"x-forwarded-for": "8.8.8.8"}):
                     assert (await at.client.get(path, headers=headers)).status_code == 403
             added = await at.client.post(paths[0], json={"url": "http://e"}, headers={"via": "1.1 proxy"})
-            assert (added.status_code, len(at.router_state.workers())) == (403, 1)
+            assert (added.status_code, len(at.router_state.view.workers())) == (403, 1)
         async with routing("well", admin_key_env="TEST_ADMIN_KEY") as at:
             for path in paths:
                 assert (await at.client.get(path)).status_code == 403
@@ -162,11 +162,11 @@ def test_a_stream_of_events_ends_with_its_client_and_with_the_server() -> None:
     async def main() -> None:
         async with routing("well") as at:
             await first_event(at)
-            await until(lambda: not any(one._served for one in at.router.front.server.connections))
+            await until(lambda: not any(one._served for one in at.router.door.server.connections))
             async with at.client.stream("GET", "/admin/live") as answer:
                 lines = answer.aiter_lines()
                 await anext(lines)
-                at.router.front.server.stop_listening()
+                at.router.door.server.stop_listening()
                 assert [line async for line in lines if line.startswith("event:")] == []
 
     run(main())

@@ -45,7 +45,7 @@ async def answers(at: Routing, raw: bytes, num: int, *, stream: bool, hangs_up: 
     assert {one.status_code for one in found} == {200}
     assert at.servers[0].asked, "it was tried"
     at.router_state.check_invariants()
-    assert at.router_state.num_clients == 0
+    assert at.router_state.view.num_clients == 0
     return [one.content for one in found]
 
 
@@ -185,6 +185,13 @@ def test_no_client_is_sent_where_a_worker_redirects_to(stream: bool) -> None:
         (b"application/json", b"[]", False),
         (b"application/json", b'{"a": [1]', False),
         (b"application/json", json.dumps({"choices": [{"text": '"choices": []'}]}).encode(), True),
+        (b"application/json", b'{"choices": 5}', False),
+        (b"application/json", b'{"choices": "none"}', False),
+        (b"application/json", b'{"choices": {"text": "a"}}', False),
+        (b"application/json", b'{"choices": [5]}', False),
+        (b"application/json", b'{"choices": [ ]}', False),
+        (b"application/json", b'{"choices": null}', False),
+        (b"application/json", b'{"tools": [{"properties": {"choices": {"type": "array"}}}]}', True),
         (b"text/plain", b"What was said", True),
         (b"text/vtt", b"<v Roger> Hello", True),
         (b"audio/mpeg", b"", True),

@@ -34,7 +34,7 @@ def test_a_whole_answer_that_cannot_be_taken_is_a_500(monkeypatch: pytest.Monkey
             assert "could not take the answer" in broken.json()["error"]["message"]
             assert (await at.ask()).content == WHOLE
             at.router_state.check_invariants()
-            assert at.router_state.num_clients == 0
+            assert at.router_state.view.num_clients == 0
 
     run(main())
 
@@ -46,7 +46,7 @@ def test_a_stream_that_cannot_be_taken_ends_with_an_error(monkeypatch: pytest.Mo
             broken = await at.ask(stream=True)
             assert "could not take the answer" in broken.text
             assert (await at.ask(stream=True)).content == STREAM
-            assert at.router_state.num_clients == 0
+            assert at.router_state.view.num_clients == 0
 
     run(main())
 
@@ -65,7 +65,7 @@ def test_an_answer_whose_end_cannot_be_noted_is_passed_on(
             for _ in range(2):
                 assert (await at.ask(stream=stream)).content == (STREAM if stream else WHOLE)
             at.router_state.check_invariants()
-            assert at.router_state.num_clients == 0
+            assert at.router_state.view.num_clients == 0
 
     run(main())
 

@@ -39,8 +39,8 @@ def test_a_worker_is_added_with_all_its_settings_resized_drained_and_removed(pat
             }
             added = await at.client.post(path, json=settings)
             assert (added.status_code, added.json()) == (202, {"worker": 1})
-            await until(lambda: at.router_state.worker(1).state == "serving")
-            assert at.router_state.worker(1).config.profile.base_s == 0.1
+            await until(lambda: at.router_state.view.worker(1).state == "serving")
+            assert at.router_state.view.worker(1).config.profile.base_s == 0.1
             first, second = (await at.client.get(path)).json()
             assert (first["source"], second["source"]) == ("settings", "the admin")
             assert (second["num_slots"], second["models"], second["kv_tokens"]) == (3, ["mine"], 5000)
@@ -52,12 +52,12 @@ def test_a_worker_is_added_with_all_its_settings_resized_drained_and_removed(pat
                 sent = other.asked[0].headers
                 assert (sent[b"authorization"], sent[b"x-more"]) == (b"Bearer secret", b"1")
                 changed = await at.client.patch(f"{path}/1", json={"num_slots": 7})
-                assert (changed.status_code, at.router_state.worker(1).num_slots) == (200, 7)
+                assert (changed.status_code, at.router_state.view.worker(1).num_slots) == (200, 7)
                 drained = await at.client.post(f"{path}/1/drain")
                 assert drained.json() == {"worker": 1, "left": [0, 1]}
                 other.go_on.set()
                 assert b"".join([part async for part in parts]) == STREAM[len(EVENTS[0]) :]
-            await until(lambda: at.router_state.worker(1) is None)
+            await until(lambda: at.router_state.view.worker(1) is None)
             assert (await at.ask()).content == WHOLE
             assert (await at.client.delete(f"{path}/0")).json() == {"worker": 0, "left": []}
             assert (await at.client.get(path)).json() == []
@@ -89,7 +89,7 @@ def test_changes_that_cannot_be_are_refused_and_change_nothing(path: str) -> Non
                 assert (answer.status_code, named in answer.text) == (status, True), answer.text
             broken = await at.client.post(path, content=b'{"url": ')
             assert (broken.status_code, "no JSON" in broken.text) == (400, True)
-            (worker,) = at.router_state.workers()
+            (worker,) = at.router_state.view.workers()
             assert (worker.state, worker.num_slots) == ("serving", 5)
 
     run(main())
@@ -102,7 +102,7 @@ def test_more_slots_let_what_waits_go() -> None:
             async with at.client.stream("POST", "/v1/completions", json=body) as first:
                 assert first.status_code == 200
                 second = asyncio.create_task(at.ask(stream=True))
-                await until(lambda: at.router_state.num_waiting == 1)
+                await until(lambda: at.router_state.view.num_waiting == 1)
                 assert (await at.client.patch("/admin/workers/0", json={"num_slots": 2})).status_code == 200
                 await until(lambda: len(at.servers[0].asked) == 2)
                 at.servers[0].go_on.set()

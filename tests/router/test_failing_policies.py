@@ -56,8 +56,8 @@ def test_least_loaded_takes_the_place_of_a_policy_that_raises(
 ) -> None:
     router_state = RouterState(RouterConfig(), FallbackPlacement(Breaking(method, num_good, binds)))
     for index in range(2):
-        worker = router_state.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=8)).id
-        router_state.check_passed(worker, {}, None, 0.0)
+        worker = router_state.membership.add(WorkerConfig(url=f"http://w{index}", num_slots=8)).id
+        router_state.membership.check_passed(worker, {}, None, 0.0)
     sent: list[Send] = []
     for _ in range(12):
         _, actions = router_state.arrive(RoutedRequest(num_tokens=10), 0.0)
@@ -68,7 +68,7 @@ def test_least_loaded_takes_the_place_of_a_policy_that_raises(
         sent += [action for action in actions if isinstance(action, Send)]
         router_state.check_invariants()
     assert len(sent) == 12
-    assert (router_state.num_clients, router_state.num_waiting) == (0, 0)
+    assert (router_state.view.num_clients, router_state.view.num_waiting) == (0, 0)
     assert [record.message for record in caplog.records] == [
         "placement policy Breaking raised; least_loaded takes its place"
     ]
@@ -82,6 +82,6 @@ def test_a_policy_that_raises_costs_no_request(method: str, monkeypatch: pytest.
         async with routing("well", "well", placement="breaking") as at:
             replies = await asyncio.gather(*(at.ask() for _ in range(6)))
             assert [reply.content for reply in replies] == [WHOLE] * 6
-            assert at.router_state.num_clients == 0
+            assert at.router_state.view.num_clients == 0
 
     run(main())

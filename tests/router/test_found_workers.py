@@ -54,7 +54,7 @@ async def router_of(config: RouterConfig, *servers: StubServer) -> AsyncIterator
 
 def states(at: Routing) -> dict[str, str]:
     """Return the states of a router's workers."""
-    return {one.config.url: one.state for one in at.router_state.workers()}
+    return {one.config.url: one.state for one in at.router_state.view.workers()}
 
 
 def serving(at: Routing, *servers: StubServer) -> bool:
@@ -100,7 +100,7 @@ def test_workers_of_a_file_come_and_go_with_it_and_streams_end(
                 (listed,) = (await at.client.get("/admin/workers")).json()
                 assert (listed["source"], listed["num_slots"]) == (f"file {file}", 3)
                 file.write_text(tables_of(other) + "num_slots = 8\n")
-                await until(lambda: at.router_state.worker(listed["id"]).num_slots == 8)
+                await until(lambda: at.router_state.view.worker(listed["id"]).num_slots == 8)
                 file.unlink()
                 await until(lambda: caplog.text.count("the workers stay as they were") == 2)
                 assert serving(at, other)
@@ -145,7 +145,7 @@ def test_a_worker_of_the_settings_and_one_that_the_admin_removed_are_left_alone(
                 await until(lambda: serving(at, one))
                 file.write_text(tables_of(other))
                 await until(lambda: serving(at, one, other))
-                number = next(one.id for one in at.router_state.workers() if one.config.url == other.url)
+                number = next(one.id for one in at.router_state.view.workers() if one.config.url == other.url)
                 await at.client.delete(f"/admin/workers/{number}")
                 file.write_text(tables_of(other, one))
                 await until(lambda: "is there already" in caplog.text)
@@ -224,7 +224,7 @@ def test_a_source_that_fails_leaves_its_workers(caplog: pytest.LogCaptureFixture
     async def main() -> None:
         async with routing("well") as at, kept(at, Broken()):
             await until(lambda: "is followed no more" in caplog.text)
-            assert len(at.router_state.workers()) == 2
+            assert len(at.router_state.view.workers()) == 2
 
     run(main())
 

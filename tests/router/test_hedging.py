@@ -34,8 +34,8 @@ REQUEST = RoutedRequest(model="m", num_tokens=100, may_hedge=True)
 def state_of(num: int = 2, num_slots: int = 256, **settings: Any) -> RouterState:
     state = RouterState(RouterConfig(**{"hedge_share": 0.1, **settings}), RoundRobin())
     for index in range(num):
-        worker = state.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=num_slots)).id
-        state.check_passed(worker, {"m": {}}, None, 0.0)
+        worker = state.membership.add(WorkerConfig(url=f"http://w{index}", num_slots=num_slots)).id
+        state.membership.check_passed(worker, {"m": {}}, None, 0.0)
     return state
 
 
@@ -48,7 +48,7 @@ def practised(state: RouterState, num: int = 200, request: RoutedRequest = REQUE
 
 
 def hedges(state: RouterState, now_s: float) -> list[Hedge]:
-    found = [one for one in state.expire(now_s) if isinstance(one, Hedge)]
+    found = [one for one in state.timers.expire(now_s) if isinstance(one, Hedge)]
     state.check_invariants()
     return found
 
@@ -70,10 +70,10 @@ def test_a_straggler_is_sent_to_another_worker_once() -> None:
     assert hedge.send.worker == 1 - first.worker
     assert hedge.send.choice.reason == f"worker {first.worker} had not begun after 1.5 s"
     assert hedges(state, 1100.0) == []
-    assert [state.num_running(worker) for worker in (0, 1)] == [1, 1]
+    assert [state.view.num_running(worker) for worker in (0, 1)] == [1, 1]
     state.left(hedge.send.ticket, 1101.0)
     state.answered(ticket, 200, WorkerUsage(), 1101.0)
-    assert [state.num_running(worker) for worker in (0, 1)] == [0, 0]
+    assert [state.view.num_running(worker) for worker in (0, 1)] == [0, 0]
     state.check_invariants()
 
 
@@ -82,11 +82,11 @@ def test_the_second_attempt_takes_the_place_of_the_first() -> None:
     ticket, hedge = slow(state)
     assert state.hedge_won(ticket, 1006.0) == [TakeHedge(ticket)]
     state.check_invariants()
-    assert state.num_running(1 - hedge.send.worker) == 0
-    assert state.num_running(hedge.send.worker) == 1
+    assert state.view.num_running(1 - hedge.send.worker) == 0
+    assert state.view.num_running(hedge.send.worker) == 1
     state.answered(ticket, 200, WorkerUsage(), 1007.0)
     state.check_invariants()
-    assert state.num_clients == 0
+    assert state.view.num_clients == 0
 
 
 def test_a_second_attempt_that_fails_is_not_repeated() -> None:
@@ -97,7 +97,7 @@ def test_a_second_attempt_that_fails_is_not_repeated() -> None:
     assert not [one for one in actions if isinstance(one, Send)]
     state.check_invariants()
     state.answered(ticket, 200, WorkerUsage(), 1007.0)
-    assert state.num_clients == 0
+    assert state.view.num_clients == 0
 
 
 def failed(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
@@ -109,11 +109,13 @@ def not_reached(state: RouterState, ticket: Ticket, worker: int) -> list[RouterA
 
 
 def found_dead(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
-    return [action for _ in range(3) for action in state.check_failed(worker, "no connection", 1006.0)]
+    return [
+        action for _ in range(3) for action in state.membership.check_failed(worker, "no connection", 1006.0)
+    ]
 
 
 def removed(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
-    return state.remove(worker, 1006.0)
+    return state.membership.remove(worker, 1006.0)
 
 
 def refused(state: RouterState, ticket: Ticket, worker: int) -> list[RouterAction]:
@@ -131,11 +133,11 @@ def test_the_second_attempt_takes_the_place_of_a_first_that_fails(
     actions = fail(state, ticket, 1 - hedge.send.worker)
     assert [type(one) for one in actions if isinstance(one, Send | TakeHedge | Refuse)] == [TakeHedge]
     state.check_invariants()
-    assert not [one for one in state.expire(1100.0) if isinstance(one, Refuse)]
-    assert state.num_running(hedge.send.worker) == state.num_clients == 1
+    assert not [one for one in state.timers.expire(1100.0) if isinstance(one, Refuse)]
+    assert state.view.num_running(hedge.send.worker) == state.view.num_clients == 1
     state.answered(ticket, 200, WorkerUsage(), 1107.0)
     state.check_invariants()
-    assert state.num_clients == 0
+    assert state.view.num_clients == 0
 
 
 @pytest.mark.parametrize("status", [401, 429, 503])
@@ -146,14 +148,14 @@ def test_an_answer_that_refuses_the_first_attempt_counts_as_any_other(status: in
     slow_worker = 1 - hedge.send.worker
     state.refused(ticket, status, 1006.0, retry_after_s=7.0)
     state.check_invariants()
-    worker = state.worker(slow_worker)
+    worker = state.view.worker(slow_worker)
     assert worker is not None
     assert worker.state == "serving"
     assert worker.wants_key == (status == 401)
     assert worker.rests_until_s == (1013.0 if status == 429 else 0.0)
     assert worker.num_failures == (status == 503)
     state.answered(ticket, 200, WorkerUsage(), 1007.0)
-    assert state.num_clients == 0
+    assert state.view.num_clients == 0
 
 
 def test_what_has_a_head_is_not_sent_again() -> None:
@@ -166,11 +168,11 @@ def test_what_has_a_head_is_not_sent_again() -> None:
 def test_a_removed_worker_ends_the_second_attempt_alone() -> None:
     state = practised(state_of(3))
     ticket, hedge = slow(state)
-    actions = state.remove(hedge.send.worker, 1006.0)
+    actions = state.membership.remove(hedge.send.worker, 1006.0)
     assert [one.ticket for one in actions if isinstance(one, Refuse)] == [hedge.send.ticket]
     state.check_invariants()
     state.answered(ticket, 200, WorkerUsage(), 1007.0)
-    assert state.num_clients == 0
+    assert state.view.num_clients == 0
 
 
 def test_no_more_than_the_share_is_sent_twice() -> None:
@@ -214,7 +216,7 @@ def test_nothing_is_sent_twice_where_no_other_worker_has_room() -> None:
 def test_it_is_off_by_default() -> None:
     state = practised(state_of(hedge_share=RouterConfig().hedge_share))
     state.arrive(REQUEST, 1000.0)
-    assert state.next_due_s is None
+    assert state.timers.next_due_s is None
     assert hedges(state, 1100.0) == []
     with pytest.raises(ConfigError, match="hedge_share"):
         RouterConfig(hedge_share=1.5)
@@ -263,7 +265,7 @@ def test_the_answer_that_begins_first_is_passed_on(stream: bool) -> None:
             await until(lambda: at.servers[hangs].num_left >= 1)
             assert await at.total("stretto_hedges_total") >= 1
             at.router_state.check_invariants()
-            assert at.router_state.num_clients == 0
+            assert at.router_state.view.num_clients == 0
 
     run(main())
 
@@ -274,15 +276,15 @@ def test_a_first_attempt_that_fails_leaves_the_second() -> None:
             hangs = await hanging(at, stream=True)
             at.servers[1 - hangs].mode = "silent"
             asked = asyncio.create_task(at.ask(stream=True))
-            await until(lambda: at.router_state.num_clients == 2)
+            await until(lambda: at.router_state.view.num_clients == 2)
             slow_server, second = at.servers[hangs], at.servers[1 - hangs]
             await until(lambda: bool(second.transports))
             num_asked = len(second.asked)
             slow_server.kill()
-            await until(lambda: at.router_state.num_clients == 1)
+            await until(lambda: at.router_state.view.num_clients == 1)
             assert len(second.asked) <= num_asked + 1
             asked.cancel()
-            await until(lambda: at.router_state.num_clients == 0)
+            await until(lambda: at.router_state.view.num_clients == 0)
             at.router_state.check_invariants()
 
     run(main())
@@ -295,10 +297,10 @@ def test_a_client_that_leaves_ends_both_attempts() -> None:
             at.servers[1 - hangs].mode = "silent"
             before = [server.num_left for server in at.servers]
             asked = asyncio.create_task(at.ask(stream=True))
-            await until(lambda: at.router_state.num_clients == 2)
+            await until(lambda: at.router_state.view.num_clients == 2)
             await until(lambda: at.servers[1 - hangs].asked[-1] is not None)
             asked.cancel()
-            await until(lambda: at.router_state.num_clients == 0)
+            await until(lambda: at.router_state.view.num_clients == 0)
             await until(
                 lambda: all(server.num_left > num for server, num in zip(at.servers, before, strict=True))
             )
@@ -315,12 +317,12 @@ def test_a_request_is_left_when_both_of_its_workers_are_removed() -> None:
             second = 1 - hangs
             at.servers[second].mode = "silent"
             asked = asyncio.create_task(at.ask(stream=True))
-            await until(lambda: at.router_state.num_clients == 2)
+            await until(lambda: at.router_state.view.num_clients == 2)
             at.router.front.remove(hangs, monotonic())
-            await until(lambda: at.router_state.num_clients == 1)
+            await until(lambda: at.router_state.view.num_clients == 1)
             at.router.front.remove(second, monotonic())
             assert (await asked).status_code in (502, 503)
-            assert at.router_state.num_clients == 0
+            assert at.router_state.view.num_clients == 0
             at.router_state.check_invariants()
 
     run(main())

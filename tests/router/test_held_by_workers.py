@@ -64,8 +64,8 @@ def test_removed_blocks_and_forgotten_workers_hold_nothing() -> None:
 def router_state_of(*cards: dict[str, object], placement: str = "stretto") -> RouterState:
     router_state = RouterState(RouterConfig(), PLACEMENTS[placement]())
     for number, card in enumerate(cards):
-        worker = router_state.add_worker(WorkerConfig(url=f"http://w{number}")).id
-        router_state.check_passed(worker, {str(card["id"]): card}, 100_000, 0.0)
+        worker = router_state.membership.add(WorkerConfig(url=f"http://w{number}")).id
+        router_state.membership.check_passed(worker, {str(card["id"]): card}, 100_000, 0.0)
     return router_state
 
 
@@ -80,7 +80,7 @@ def test_a_prompt_goes_where_it_was_reported_and_the_prediction_is_what_was_repo
     router_state = router_state_of({"id": "m"}, {"id": "m"}, {"id": "m"})
     request = RoutedRequest(model="m", ids=IDS, num_tokens=1)
     router_state.reported(1, stored(IDS))
-    assert router_state.has_reports
+    assert router_state.view.has_reports
     action = sent(router_state, request)
     assert (action.worker, action.choice.held_tokens) == (1, 96)
     router_state.answered(action.ticket, 200, WorkerUsage(100, 5, 96), 2.0)
@@ -92,7 +92,7 @@ def test_texts_are_looked_up_only_where_the_tokenizer_agrees() -> None:
     router_state = router_state_of({"id": "m"}, {"id": "m"})
     router_state.reported(0, stored(IDS))
     router_state.reported(1, stored(IDS))
-    worker = router_state.worker(1)
+    worker = router_state.view.worker(1)
     assert worker is not None
     worker.shares_tokenizer = True
     action = sent(router_state, RoutedRequest(model="m", text="hello", ids=IDS))
@@ -126,8 +126,8 @@ def test_a_cleared_cache_costs_a_worker_no_history_of_its_load() -> None:
     """A gap in its events that cannot be filled says nothing about the work that it got."""
     policy = E2()
     router_state = RouterState(RouterConfig(), policy)
-    worker = router_state.add_worker(WorkerConfig(url="http://w")).id
-    router_state.check_passed(worker, {"m": {"id": "m"}}, 100_000, 0.0)
+    worker = router_state.membership.add(WorkerConfig(url="http://w")).id
+    router_state.membership.check_passed(worker, {"m": {"id": "m"}}, 100_000, 0.0)
     for number in range(3):
         key = PromptKey((b"block %d" % number,), 64)
         router_state.arrive(RoutedRequest(model="m", num_tokens=64, key=key), 1.0)

@@ -259,7 +259,7 @@ def test_a_client_that_sends_no_more_gets_its_answer(mode: str, stream: bool) ->
             assert b"HTTP/1.1 200 " in answer
             assert answer.endswith(b"0\r\n\r\n") or answer.endswith(WHOLE)
             writer.close()
-            await until(lambda: not at.router.front.server.connections)
+            await until(lambda: not at.router.door.server.connections)
 
     run(main())
 
@@ -298,7 +298,7 @@ def test_a_client_that_has_left_ends_its_attempt(
             writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             await until(lambda: bool(at.servers[0].asked))
             leave(writer)
-            await until(lambda: at.servers[0].num_left == 1 and not at.router.front.server.connections)
+            await until(lambda: at.servers[0].num_left == 1 and not at.router.door.server.connections)
             assert at.router.front.budget.num_held == 0
 
     run(main())

@@ -33,8 +33,8 @@ def _router_state(
     placement = settings.pop("placement", None) or LeastLoaded()
     router_state = RouterState(RouterConfig(**settings), placement)
     for index in range(num):
-        worker = router_state.add_worker(WorkerConfig(url=f"http://w{index}")).id
-        router_state.check_passed(worker, models or {"m": {"id": "m"}}, 100_000, 0.0)
+        worker = router_state.membership.add(WorkerConfig(url=f"http://w{index}")).id
+        router_state.membership.check_passed(worker, models or {"m": {"id": "m"}}, 100_000, 0.0)
     return router_state
 
 
@@ -131,7 +131,7 @@ def test_a_request_that_is_refused_with_429_goes_elsewhere_and_the_worker_rests(
     assert Check(0, 5.0) in actions
     assert [_sent(router_state.arrive(RoutedRequest(model="m"), 1.0)[1]) for _ in range(3)] == [[1]] * 3
     assert {_sent(router_state.arrive(RoutedRequest(model="m"), 5.0)[1])[0] for _ in range(4)} == {0, 1}
-    assert all(worker.state == "serving" for worker in router_state.workers())
+    assert all(worker.state == "serving" for worker in router_state.view.workers())
     router_state.check_invariants()
 
 
@@ -146,18 +146,18 @@ def test_while_all_rest_requests_are_refused_with_the_soonest_end() -> None:
     assert isinstance(actions[-1], Refuse)
     assert (actions[-1].status, actions[-1].retry_after_s) == (429, 3.0)
     assert _sent(router_state.arrive(RoutedRequest(model="m"), 4.0)[1]) == [1]
-    assert router_state.num_waiting == 0
+    assert router_state.view.num_waiting == 0
 
 
 def test_what_waits_is_served_at_the_end_of_a_rest() -> None:
     router_state = RouterState(RouterConfig(), LeastLoaded())
-    worker = router_state.add_worker(WorkerConfig(url="http://w", num_slots=1)).id
-    router_state.check_passed(worker, {"m": {}}, None, 0.0)
+    worker = router_state.membership.add(WorkerConfig(url="http://w", num_slots=1)).id
+    router_state.membership.check_passed(worker, {"m": {}}, None, 0.0)
     first, second = (router_state.arrive(RoutedRequest(model="m"), 0.0)[0] for _ in range(2))
     actions = router_state.answered(first, 429, WorkerUsage(), 1.0, retry_after_s=2.0)
     assert (_sent(actions), Check(worker, 3.0) in actions) == ([], True)
-    assert _sent(router_state.check_passed(worker, {"m": {}}, None, 2.0)) == []
-    assert _sent(router_state.check_passed(worker, {"m": {}}, None, 3.0)) == [worker]
+    assert _sent(router_state.membership.check_passed(worker, {"m": {}}, None, 2.0)) == []
+    assert _sent(router_state.membership.check_passed(worker, {"m": {}}, None, 3.0)) == [worker]
     assert router_state.answered(second, 200, WorkerUsage(), 3.5) == []
 
 
@@ -263,7 +263,7 @@ def test_a_worker_that_wants_a_key_gets_it_with_probes_and_requests(
         configs = WorkerConfig(url=server.url, api_key_env="ROUTER_TEST_KEY", headers={"X-Team": KEY})
         said: list[str] = []
         async with RunningRouter(RouterConfig(worker=(configs,), port=0), None, said.append) as router:
-            (worker,) = router.front.router_state.workers()
+            (worker,) = router.front.router_state.view.workers()
             assert (worker.state, list(worker.models)) == ("serving", ["m"])
             async with _client(router) as client:
                 body = {"model": "m", "prompt": "a"}
@@ -307,7 +307,7 @@ def test_a_worker_serves_when_its_models_are_known(status: int, models: Any, rea
                     reply = await client.post("/v1/completions", json={"model": "m", "prompt": "a"})
                     assert reply.status_code == 200
             unknown.models_status, unknown.models = 200, {"data": [{"id": "n"}]}
-            await until(lambda: router.front.router_state.workers()[1].state == "serving")
+            await until(lambda: router.front.router_state.view.workers()[1].state == "serving")
         known.close()
         unknown.close()
 
@@ -320,7 +320,7 @@ def test_models_may_be_named_for_a_server_that_lists_none() -> None:
         server.models_status = 404
         await server.open()
         async with _workers(WorkerConfig(url=server.url, models=("a", "b"))) as router:
-            assert list(router.front.router_state.workers()[0].models) == ["a", "b"]
+            assert list(router.front.router_state.view.workers()[0].models) == ["a", "b"]
         server.close()
 
     run(main())
@@ -341,7 +341,7 @@ def test_a_url_of_a_worker_may_have_any_form_that_an_engine_takes(path: str, pre
         server = Raw()
         await server.open()
         async with _workers(WorkerConfig(url=server.url + path)) as router, _client(router) as client:
-            assert router.front.router_state.workers()[0].state == "serving"
+            assert router.front.router_state.view.workers()[0].state == "serving"
             reply = await client.post("/v1/chat/completions?x=1", json={"model": "m", "messages": []})
             assert reply.status_code == 200
         mark = f"?{query}" if query else ""

@@ -33,7 +33,7 @@ def _router_state(
     router_state = RouterState(RouterConfig(**settings), placement or RoundRobin())
     for index in range(num):
         config = WorkerConfig(url=f"http://w{index}", num_slots=num_slots, api_key=KEY)
-        router_state.check_passed(router_state.add_worker(config).id, MODELS, None, 0.0)
+        router_state.membership.check_passed(router_state.membership.add(config).id, MODELS, None, 0.0)
     return router_state
 
 
@@ -48,11 +48,11 @@ def test_a_worker_that_refuses_the_routers_key_is_left_and_suspect() -> None:
     router_state = _router_state(2)
     ticket, actions = router_state.arrive(REQUEST, 0.0)
     assert _sent(actions) == [0]
-    assert router_state.is_about_own_key(ticket, 401)
+    assert router_state.refusing.is_about_own_key(ticket, 401)
     actions = router_state.refused(ticket, 401, 0.1)
     assert _sent(actions) == [1]
     assert Check(0, 0.1) in actions
-    worker = router_state.workers()[0]
+    worker = router_state.view.workers()[0]
     assert worker.state == "suspect"
     assert "router's key (status 401)" in worker.reason
     assert "api_key" in worker.reason
@@ -75,7 +75,7 @@ def test_all_workers_are_tried_before_a_request_fails_for_the_routers_key() -> N
         502,
         "no worker is left that accepts the router's key (status 401)",
     )
-    assert router_state.num_clients == 0
+    assert router_state.view.num_clients == 0
     router_state.check_invariants()
 
 
@@ -91,20 +91,22 @@ def test_status_403_has_the_key_checked_and_counts_as_other_failures_do() -> Non
         assert _sent(actions) == [1]
         assert Check(0, 0.1) in actions
         router_state.answered(ticket, 200, WorkerUsage(), 0.1)
-        assert router_state.workers()[0].state == ("serving" if number < 2 else "suspect")
-    assert "router's key (status 403)" in router_state.workers()[0].reason
+        assert router_state.view.workers()[0].state == ("serving" if number < 2 else "suspect")
+    assert "router's key (status 403)" in router_state.view.workers()[0].reason
 
 
 def test_a_status_about_the_clients_own_key_or_about_none_is_the_clients() -> None:
     router_state = _router_state(1)
-    router_state.check_passed(router_state.add_worker(WorkerConfig(url="http://free")).id, MODELS, None, 0.0)
+    router_state.membership.check_passed(
+        router_state.membership.add(WorkerConfig(url="http://free")).id, MODELS, None, 0.0
+    )
     for request in (MINE, REQUEST):
         ticket, actions = router_state.arrive(request, 0.0)
         own = request is REQUEST and _sent(actions) == [0]
-        assert router_state.is_about_own_key(ticket, 401) == own
-        assert not router_state.is_about_own_key(ticket, 400)
+        assert router_state.refusing.is_about_own_key(ticket, 401) == own
+        assert not router_state.refusing.is_about_own_key(ticket, 400)
         router_state.answered(ticket, 401, WorkerUsage(), 0.1)
-    assert all(worker.state == "serving" for worker in router_state.workers())
+    assert all(worker.state == "serving" for worker in router_state.view.workers())
 
 
 # --- no key at all
@@ -113,8 +115,8 @@ def test_a_status_about_the_clients_own_key_or_about_none_is_the_clients() -> No
 def _without_keys(num: int, **settings: Any) -> RouterState:
     router_state = RouterState(RouterConfig(**settings), RoundRobin())
     for index in range(num):
-        added = router_state.add_worker(WorkerConfig(url=f"http://w{index}"))
-        router_state.check_passed(added.id, MODELS, None, 0.0)
+        added = router_state.membership.add(WorkerConfig(url=f"http://w{index}"))
+        router_state.membership.check_passed(added.id, MODELS, None, 0.0)
     return router_state
 
 
@@ -128,11 +130,11 @@ def test_a_request_without_a_key_goes_on_from_a_worker_that_wants_one(
     asked = RoutedRequest(model="m", num_tokens=10, is_repeatable=is_repeatable)
     ticket, _ = router_state.arrive(asked, 0.0)
     for worker in range(1, 4):
-        assert router_state.is_of_worker(ticket, status)
+        assert router_state.refusing.is_of_worker(ticket, status)
         assert _sent(router_state.refused(ticket, status, 0.1)) == [worker]
         router_state.check_invariants()
-    assert [worker.wants_key for worker in router_state.workers()] == [True, True, True, False]
-    assert {worker.state for worker in router_state.workers()} == {"serving"}
+    assert [worker.wants_key for worker in router_state.view.workers()] == [True, True, True, False]
+    assert {worker.state for worker in router_state.view.workers()} == {"serving"}
 
 
 def test_a_request_that_moves_on_passes_workers_that_are_known_to_want_a_key() -> None:
@@ -154,7 +156,7 @@ def test_a_worker_wants_a_key_until_it_answers_a_request_that_has_none() -> None
     ticket, _ = router_state.arrive(REQUEST, 0.0)
     (refusal, *_) = router_state.refused(ticket, 401, 0.0)
     assert isinstance(refusal, Refuse), "its answer is passed on, as no other worker is left"
-    (worker,) = router_state.workers()
+    (worker,) = router_state.view.workers()
     assert worker.wants_key
     for request, status, wants_key in ((MINE, 200, True), (REQUEST, 400, True), (REQUEST, 200, False)):
         ticket, actions = router_state.arrive(request, 1.0)
@@ -226,12 +228,12 @@ def test_what_waits_meanwhile_goes_to_a_worker_when_its_rest_for_the_key_ends(
     router_state.refused(mine, 429, 0.1, retry_after_s=1.0)
     waiting, actions = router_state.arrive(MINE, 0.2)
     assert not actions
-    assert router_state.next_due_s == 1.1
-    assert not router_state.expire(1.0)
-    (sent,) = router_state.expire(1.1)
+    assert router_state.timers.next_due_s == 1.1
+    assert not router_state.timers.expire(1.0)
+    (sent,) = router_state.timers.expire(1.1)
     assert isinstance(sent, Send)
     assert (sent.ticket, sent.worker) == (waiting, limited)
-    assert router_state.next_due_s == 60.0, "nothing more is to come but the end of all waiting"
+    assert router_state.timers.next_due_s == 60.0, "nothing more is to come but the end of all waiting"
     router_state.check_invariants()
 
 
@@ -347,7 +349,7 @@ def test_a_key_that_a_worker_takes_no_more_costs_no_client_its_answer(models: tu
             assert last.json()["error"]["type"] in ("UpstreamError", "ServiceUnavailableError")
             assert KEY not in last.text
             if not models:
-                workers = router.front.router_state.workers
+                workers = router.front.router_state.view.workers
                 await until(lambda: all(worker.state == "suspect" for worker in workers()))
         good.close()
         bad.close()

@@ -45,7 +45,7 @@ async def routed(
 
 def states(router: RunningRouter) -> dict[str, str]:
     """Return the states of a router's workers."""
-    return {one.config.url: one.state for one in router.front.router_state.workers()}
+    return {one.config.url: one.state for one in router.front.router_state.view.workers()}
 
 
 def serving(router: RunningRouter, *servers: StubServer) -> bool:

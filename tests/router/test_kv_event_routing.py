@@ -58,8 +58,8 @@ async def routed(
         router_state = router.front.router_state
         if tokenizer is not None:
             router.front.tokens = TokenReader(Path(tokenizer), PATIENCE_S)
-            await until(lambda: all(worker.shares_tokenizer for worker in router_state.workers()))
-        await until(lambda: router_state.has_reports)
+            await until(lambda: all(worker.shares_tokenizer for worker in router_state.view.workers()))
+        await until(lambda: router_state.view.has_reports)
         yield router, client
 
 
@@ -120,7 +120,7 @@ def test_events_that_fail_to_be_applied_end_a_subscription_with_a_warning(
             for worker in workers:
                 await warm(worker.url, f"{worker.url} {PROMPT}")
             await until(lambda: caplog.text.count("are followed no more: RuntimeError('a bug')") == 2)
-            assert not router_state.has_reports
+            assert not router_state.view.has_reports
             asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2}
             assert (await client.post("/v1/completions", json=asked)).status_code == 200
 
@@ -148,7 +148,7 @@ def test_a_request_that_fails_to_be_placed_is_answered(
             assert "a request could not be placed" in caplog.text
             front.router_state.arrive = arrive  # type: ignore
             assert (await client.post("/v1/completions", json=asked)).status_code == 200
-            assert front.router_state.num_clients == 0
+            assert front.router_state.view.num_clients == 0
 
     run(main())
 
@@ -166,7 +166,7 @@ def test_another_tokenizer_than_the_servers_is_not_used(
         config = RouterConfig(worker=workers, port=0, placement="stretto", tokenizer=str(tmp_path))
         async with RunningRouter(config) as router:
             await until(lambda: caplog.text.count("does not agree with the router's tokenizer") == 2)
-            assert not any(worker.shares_tokenizer for worker in router.front.router_state.workers())
+            assert not any(worker.shares_tokenizer for worker in router.front.router_state.view.workers())
 
     run(main())
 

@@ -18,7 +18,7 @@ from stretto.http import body_readers
 from stretto.http.body_readers import LARGE_BYTES, BodyReaders
 from stretto.http.refusals import Refused
 from stretto.model.child_process import ChildProcess
-from stretto.router import front as front_module
+from stretto.router import door as door_module
 from stretto.router import health, prompts, resumption, worker_pages
 from stretto.router.messages import RoutedRequest
 
@@ -90,7 +90,7 @@ def bug(path: str, content_type: str, body: bytes, **_: object) -> RoutedRequest
 def test_a_bug_in_reading_a_large_body_is_answered_with_500(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(front_module, "read_request", bug)
+    monkeypatch.setattr(door_module, "read_request", bug)
 
     async def main() -> None:
         async with routing("well") as at:
@@ -168,7 +168,7 @@ def test_a_client_that_leaves_while_its_body_waits_to_be_read_leaves_nothing(num
             writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             await until(lambda: at.router.front.budget.num_held >= num_bytes)
             writer.close()
-            await until(lambda: not at.router.front.server.connections)
+            await until(lambda: not at.router.door.server.connections)
             assert at.router.front.budget.num_held == 0
             go_on.set()
             assert (await at.ask(prompt="x" * num_bytes)).content == WHOLE

@@ -76,8 +76,8 @@ def test_any_looks_leave_a_limit_that_is_none_or_positive() -> None:
 
 def state_of(num_slots: int) -> RouterState:
     state = RouterState(RouterConfig(), LeastLoaded())
-    worker = state.add_worker(WorkerConfig(url="http://w", num_slots=num_slots)).id
-    state.check_passed(worker, {"m": {}}, None, 0.0)
+    worker = state.membership.add(WorkerConfig(url="http://w", num_slots=num_slots)).id
+    state.membership.check_passed(worker, {"m": {}}, None, 0.0)
     return state
 
 
@@ -85,8 +85,8 @@ def test_requests_wait_here_and_not_there() -> None:
     state = state_of(256)
     tickets = [state.arrive(RoutedRequest(model="m", num_tokens=10), 0.0)[0] for _ in range(6)]
     for number in range(3):
-        assert state.looked_at(0, 4, 2, 1.0 + number) == []
-    assert state.workers()[0].num_slots == 4
+        assert state.membership.looked_at(0, 4, 2, 1.0 + number) == []
+    assert state.view.workers()[0].num_slots == 4
     late, actions = state.arrive(RoutedRequest(model="m", num_tokens=10), 5.0)
     assert actions == []
     for ticket in tickets[:2]:
@@ -101,10 +101,10 @@ def test_a_trial_sends_what_waits() -> None:
     for _ in range(4):
         state.arrive(RoutedRequest(model="m", num_tokens=10), 0.0)
     for number in range(3):
-        state.looked_at(0, 4, 1, 1.0 + number)
+        state.membership.looked_at(0, 4, 1, 1.0 + number)
     waiting, actions = state.arrive(RoutedRequest(model="m", num_tokens=10), 5.0)
     assert actions == []
-    sent = state.looked_at(0, 4, 0, 6.0)
+    sent = state.membership.looked_at(0, 4, 0, 6.0)
     assert [one.ticket for one in sent if isinstance(one, Send)] == [waiting]
     state.check_invariants()
 
@@ -112,10 +112,10 @@ def test_a_trial_sends_what_waits() -> None:
 def test_the_settings_bound_it_and_a_new_process_is_learned_anew() -> None:
     state = state_of(3)
     for number in range(3):
-        state.looked_at(0, 8, 2, 1.0 + number)
-    assert state.workers()[0].num_slots == 3
-    state.check_failed(0, "refused", 5.0)
-    assert state.workers()[0].slots.limit is None
+        state.membership.looked_at(0, 8, 2, 1.0 + number)
+    assert state.view.workers()[0].num_slots == 3
+    state.membership.check_failed(0, "refused", 5.0)
+    assert state.view.workers()[0].slots.limit is None
 
 
 def test_loads_are_read_from_the_metrics_of_servers() -> None:

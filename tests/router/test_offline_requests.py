@@ -19,9 +19,9 @@ def expire_until(state: RouterState, end_s: float) -> list[RouterAction]:
     """Let time pass, and call `expire` when it is due."""
     actions: list[RouterAction] = []
     now_s = 0.0
-    while (due_s := state.next_due_s) is not None and due_s < end_s:
+    while (due_s := state.timers.next_due_s) is not None and due_s < end_s:
         now_s = max(now_s + 1e-6, due_s)
-        actions += state.expire(now_s)
+        actions += state.timers.expire(now_s)
         state.check_invariants()
     return actions
 
@@ -32,14 +32,14 @@ def test_lines_fill_workers_that_others_do_not_use_and_leave_when_they_come() ->
     for _ in range(300):
         arrive(state, 0.0, LINE)
     expire_until(state, 5.0)
-    assert [state.num_running(worker.id) for worker in state.workers()] == [64, 64]
+    assert [state.view.num_running(worker.id) for worker in state.view.workers()] == [64, 64]
     person, actions = arrive(state, 6.0, PERSON)
     ((ticket, worker),) = sends(actions)
     assert ticket == person
     stopped = [action.ticket for action in actions if isinstance(action, Withdraw)]
     assert stopped == sorted(stopped, reverse=True)
-    assert 1 <= state.num_running(worker) - 1 <= 8
-    assert state.num_running(1 - worker) == 64
+    assert 1 <= state.view.num_running(worker) - 1 <= 8
+    assert state.view.num_running(1 - worker) == 64
     _, again = arrive(state, 6.1, PERSON)
     assert sends(again)[0][1] == worker  # the other one is the lines'
 
@@ -50,13 +50,13 @@ def test_lines_wait_as_long_as_they_must_and_keep_nobody_waiting() -> None:
         arrive(state, 0.0, PERSON)
     lines = [arrive(state, 0.0, LINE)[0] for _ in range(100)]
     assert not [action for action in expire_until(state, 100.0) if isinstance(action, Refuse)]
-    assert state.num_waiting > 0
+    assert state.view.num_waiting > 0
     person, actions = arrive(state, 100.0, PERSON)
     assert sends(actions) == [(person, 0)]
     for line in lines:
         state.left(line, 101.0)
         state.check_invariants()
-    assert state.num_waiting == 0
+    assert state.view.num_waiting == 0
 
 
 @pytest.mark.parametrize("num_lines", [1, 70])
@@ -74,28 +74,28 @@ def test_a_line_that_was_withdrawn_is_answered(num_lines: int) -> None:
                 state.answered(line, 200, USAGE, now_s)
                 answered += 1
         now_s += 1.0
-        state.expire(now_s)
+        state.timers.expire(now_s)
         state.check_invariants()
-    assert state.num_clients == 0
+    assert state.view.num_clients == 0
 
 
 def test_lines_are_counted_on_when_a_worker_tells_another_size_of_its_memory() -> None:
     state = router_state_of(1)
     lines = [arrive(state, 0.0, LINE)[0] for _ in range(10)]
     expire_until(state, 2.0)
-    state.check_passed(0, MODELS, 50_000, 3.0)
+    state.membership.check_passed(0, MODELS, 50_000, 3.0)
     state.check_invariants()
     for line in lines:
         state.answered(line, 200, USAGE, 4.0)
         state.check_invariants()
-    assert state.num_running(0) == 0
+    assert state.view.num_running(0) == 0
 
 
 def test_people_make_room_for_lines_that_cannot_begin_anywhere() -> None:
     state = router_state_of(2)
     for _ in range(2):
         arrive(state, 0.0, PERSON)
-    assert [state.num_running(worker.id) for worker in state.workers()] == [1, 1]
+    assert [state.view.num_running(worker.id) for worker in state.view.workers()] == [1, 1]
     for room in state._open.loads.offline._rooms.values():
         room.share = 0.0  # nothing is left beside others
     arrive(state, 1.0, LINE)

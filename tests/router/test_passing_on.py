@@ -181,7 +181,7 @@ def test_models_of_unlike_workers_are_listed_together_and_found() -> None:
             await other.open()
             added = await at.client.post("/router/workers", json={"url": other.url})
             assert added.status_code == 202
-            await until(lambda: at.router_state.worker(1).state == "serving")
+            await until(lambda: at.router_state.view.worker(1).state == "serving")
             listed = (await at.client.get("/v1/models")).json()["data"]
             assert {model["id"] for model in listed} == {"m", "other"}
             for name in ("m", "other"):

@@ -25,7 +25,7 @@ def state_of(num: int, *, num_slots: int = 256, **settings: object) -> RouterSta
     state = RouterState(RouterConfig(**settings), RoundRobin())  # type: ignore[arg-type]
     for index in range(num):
         config = WorkerConfig(url=f"http://w{index}", num_slots=num_slots)
-        state.check_passed(state.add_worker(config).id, MODELS, None, 0.0)
+        state.membership.check_passed(state.membership.add(config).id, MODELS, None, 0.0)
     return state
 
 
@@ -38,7 +38,7 @@ def refusals(actions: list[RouterAction]) -> list[int]:
 
 
 def states(state: RouterState) -> list[str]:
-    return [worker.state for worker in state.workers()]
+    return [worker.state for worker in state.view.workers()]
 
 
 @pytest.mark.parametrize("status", REFUSING_ALL)
@@ -50,7 +50,7 @@ def test_each_worker_is_asked_once_and_the_last_answer_is_passed_on(
     state = state_of(3, max_attempts=1)
     ticket, _ = state.arrive(request_, 0.0)
     for worker in (1, 2):
-        assert state.is_of_worker(ticket, status)
+        assert state.refusing.is_of_worker(ticket, status)
         assert sent(state.refused(ticket, status, 0.1)) == [(ticket, worker)]
         state.check_invariants()
     assert refusals(state.refused(ticket, status, 0.1)) == [status]
@@ -75,10 +75,10 @@ def test_a_worker_that_refuses_what_others_answer_is_left_like_one_that_fails(
         state.answered(ticket, 200, WorkerUsage(), now_s)
         state.check_invariants()
     assert num_refused == 3
-    (worker, _) = state.workers()
+    (worker, _) = state.view.workers()
     assert worker.state == "suspect"
     assert "404" in worker.reason
-    state.check_passed(0, MODELS, None, now_s)
+    state.membership.check_passed(0, MODELS, None, now_s)
     ticket, actions = state.arrive(request_, now_s)
     while sent(actions) != [(ticket, 0)]:
         ticket, actions = state.arrive(request_, now_s)
@@ -108,16 +108,16 @@ def test_an_answer_about_the_request_is_passed_on() -> None:
     state = state_of(2)
     for request, status in ((KEYED, 401), (KEYED, 403), (ASKED, 400), (ASKED, 422), (ASKED, 410)):
         ticket, _ = state.arrive(request, 0.0)
-        assert not state.is_of_worker(ticket, status)
+        assert not state.refusing.is_of_worker(ticket, status)
         state.answered(ticket, status, WorkerUsage(), 0.0)
     stored = RoutedRequest(stored_id="resp_1")
     ticket, _ = state.arrive(stored, 0.0)
-    assert state.is_of_worker(ticket, 404), "it is sought"
-    assert not state.is_of_worker(ticket, 405)
+    assert state.refusing.is_of_worker(ticket, 404), "it is sought"
+    assert not state.refusing.is_of_worker(ticket, 405)
     state.stored(ticket, "resp_1")
     state.answered(ticket, 200, WorkerUsage(), 0.0)
     ticket, _ = state.arrive(stored, 0.0)
-    assert not state.is_of_worker(ticket, 404), "its home says so"
+    assert not state.refusing.is_of_worker(ticket, 404), "its home says so"
 
 
 def test_a_request_waits_for_a_full_worker_and_not_for_one_that_is_down() -> None:
@@ -127,7 +127,7 @@ def test_a_request_waits_for_a_full_worker_and_not_for_one_that_is_down() -> Non
     assert not sent(state.refused(first, 404, 0.1)), "the other one has no room"
     assert sent(state.answered(second, 200, WorkerUsage(), 0.2)) == [(first, 1)]
     state.answered(first, 200, WorkerUsage(), 0.3)
-    state.check_failed(1, "it is down", 0.4)
+    state.membership.check_failed(1, "it is down", 0.4)
     third, actions = state.arrive(ASKED, 0.5)
     assert sent(actions) == [(third, 0)]
     assert refusals(state.refused(third, 404, 0.6)) == [404]
@@ -157,7 +157,7 @@ def test_a_request_ends_well_if_a_worker_would_answer_it(seed: int) -> None:
     """Workers refuse always or never, and are busy; requests come with and without keys."""
     rng = random.Random(seed)
     state = state_of(rng.randint(1, 5), num_slots=2, max_attempts=9, max_failures=99, placement="round_robin")
-    always = {one.id: rng.choice((0, 0, *REFUSING_ALL)) for one in state.workers()}
+    always = {one.id: rng.choice((0, 0, *REFUSING_ALL)) for one in state.view.workers()}
     refused_at: dict[Ticket, set[int]] = {}
     well = {one for one, status in always.items() if not status}
     running: dict[Ticket, int] = {}
@@ -177,7 +177,7 @@ def test_a_request_ends_well_if_a_worker_would_answer_it(seed: int) -> None:
         ticket = rng.choice(list(running))
         worker = running.pop(ticket)
         status = always[worker]
-        if status and state.is_of_worker(ticket, status):
+        if status and state.refusing.is_of_worker(ticket, status):
             refused_at[ticket].add(worker)
             note(state.refused(ticket, status, now_s))
         else:
@@ -197,7 +197,7 @@ def test_a_request_ends_well_if_a_worker_would_answer_it(seed: int) -> None:
         step()
     state.check_invariants()
     assert len(ends) == 60
-    assert not state.num_clients
+    assert not state.view.num_clients
     for ticket, status in ends.items():
         if well:
             assert status == 200 or (status in (401, 403) and ticket in keyed), "but for its own key"

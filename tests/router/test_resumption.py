@@ -176,8 +176,8 @@ def test_the_rest_has_the_id_and_the_counts_of_the_whole() -> None:
 def test_the_desk_places_what_goes_on_and_cuts_it_when_all_attempts_are_used() -> None:
     router_state = RouterState(RouterConfig(max_attempts=2), PLACEMENTS["round_robin"]())
     for number in range(3):
-        router_state.check_passed(
-            router_state.add_worker(WorkerConfig(url=f"http://w{number}")).id, {}, None, 0.0
+        router_state.membership.check_passed(
+            router_state.membership.add(WorkerConfig(url=f"http://w{number}")).id, {}, None, 0.0
         )
     ticket, (sent,) = router_state.arrive(RoutedRequest(), 0.0)
     assert isinstance(sent, Send)
@@ -190,7 +190,7 @@ def test_the_desk_places_what_goes_on_and_cuts_it_when_all_attempts_are_used() -
     router_state.began(ticket, 200, 3.0)
     assert Cut(ticket, "gone") in router_state.failed(ticket, "gone", 4.0, may_go_on=True)
     router_state.check_invariants()
-    assert router_state.num_clients == 0
+    assert router_state.view.num_clients == 0
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
@@ -228,7 +228,7 @@ def test_a_stream_of_a_server_that_dies_or_is_removed_goes_on_at_another_one(is_
                 workers = (await at.client.get("/router/workers")).json()
                 states = {one["id"]: one["state"] for one in workers}
                 assert states == {1 - worker: "serving"} | ({} if is_removed else {worker: "suspect"})
-                assert at.router.front.router_state.num_clients == 0
+                assert at.router.front.router_state.view.num_clients == 0
 
     run(main())
 
@@ -272,7 +272,7 @@ def test_an_answer_whose_rest_is_refused_ends_with_an_error() -> None:
                     httpx.AsyncClient(timeout=60) as direct,
                 ):
                     await at.client.post("/router/workers", json={"url": refusing.url})
-                    await until(lambda: [one.state for one in router_state.workers()] == ["serving"] * 2)
+                    await until(lambda: [one.state for one in router_state.view.workers()] == ["serving"] * 2)
                     async for line in reply.aiter_lines():
                         if line:
                             lines.append(line)
@@ -281,7 +281,7 @@ def test_an_answer_whose_rest_is_refused_ends_with_an_error() -> None:
                 assert "error" in json.loads(lines[-1][6:])
                 (rest,) = refusing.asked
                 assert len(json.loads(rest.body)["prompt"]) > 2
-                assert router_state.num_clients == 0
+                assert router_state.view.num_clients == 0
         refusing.kill()
 
     run(main())

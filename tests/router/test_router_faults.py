@@ -38,8 +38,8 @@ ROUND_ROBIN = {"placement": "round_robin"}
 def is_clean(at: Routing) -> bool:
     """Return whether the router has nothing in hand, and all loads are back at zero."""
     at.router_state.check_invariants()
-    return at.router_state.num_clients == 0 and all(
-        at.router_state.num_running(w.id) == 0 for w in at.router_state.workers()
+    return at.router_state.view.num_clients == 0 and all(
+        at.router_state.view.num_running(w.id) == 0 for w in at.router_state.view.workers()
     )
 
 
@@ -67,7 +67,7 @@ def test_a_killed_worker_loses_no_request_before_the_first_byte() -> None:
             replies = await asyncio.gather(*asked)
             assert [reply.status_code for reply in replies] == [200] * 20
             assert {reply.content for reply in replies} == {WHOLE, STREAM}
-            assert at.router_state.worker(0).state == "suspect"
+            assert at.router_state.view.worker(0).state == "suspect"
             assert is_clean(at)
 
     run(main())
@@ -80,7 +80,7 @@ def test_a_worker_that_comes_back_is_used_again() -> None:
             for _ in range(4):
                 assert (await at.ask()).headers["x-stretto-worker"] == "1"
             await at.servers[0].open()
-            await until(lambda: at.router_state.worker(0).state == "serving")
+            await until(lambda: at.router_state.view.worker(0).state == "serving")
             workers = {(await at.ask()).headers["x-stretto-worker"] for _ in range(4)}
             assert workers == {"0", "1"}
 
@@ -133,7 +133,7 @@ def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
             hung.mode = "silent"
             replies = await asks
             assert {reply.content for reply in replies} == {WHOLE}
-            assert "did not answer /health" in at.router_state.worker(0).reason
+            assert "did not answer /health" in at.router_state.view.worker(0).reason
             assert await at.total("stretto_failed_attempts_total", worker=at.servers[0].url) >= 1
             assert at.servers[0].num_left >= 1
             assert is_clean(at)
@@ -172,7 +172,7 @@ def test_a_client_that_leaves_is_aborted_at_the_worker(is_streamed: bool) -> Non
             writer.transport.abort()
             await until(lambda: at.servers[0].num_left == 1)
             assert is_clean(at)
-            assert at.router_state.worker(0).state == "serving"
+            assert at.router_state.view.worker(0).state == "serving"
             assert await at.total("stretto_requests_total", status="499") == 1
 
     run(main())
@@ -184,7 +184,7 @@ def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
             with pytest.raises(httpx.ReadTimeout):
                 await at.client.post("/v1/completions", json={"prompt": "a"}, timeout=0.2)
             await until(lambda: is_clean(at))
-            assert at.router_state.num_waiting == 0
+            assert at.router_state.view.num_waiting == 0
 
     run(main())
 
@@ -193,8 +193,8 @@ def test_requests_beyond_the_queue_are_refused_with_429() -> None:
     async def main() -> None:
         async with routing("waits", max_waiting=2, num_slots=1) as at:
             asked = [asyncio.create_task(at.ask()) for _ in range(3)]
-            await until(lambda: at.router_state.num_clients == 3)
-            assert at.router_state.num_waiting == 2
+            await until(lambda: at.router_state.view.num_clients == 3)
+            assert at.router_state.view.num_waiting == 2
             refused = await at.ask()
             assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
@@ -212,7 +212,7 @@ def test_an_error_of_the_request_is_the_workers_and_no_failure() -> None:
             replies = [await at.ask() for _ in range(6)]
             assert [reply.status_code for reply in replies] == [400, 200] * 3
             assert b"stub says 400" in replies[0].content
-            assert at.router_state.worker(0).state == "serving"
+            assert at.router_state.view.worker(0).state == "serving"
 
     run(main())
 
@@ -232,14 +232,14 @@ def test_a_failing_worker_gets_one_request_at_a_time_until_it_answers() -> None:
         async with routing("503", "well", max_failures=2, **ROUND_ROBIN) as at:
             await asyncio.gather(*(at.ask() for _ in range(20)))
             at.servers[0].mode = "waits"
-            await until(lambda: at.router_state.worker(0).on_trial)
+            await until(lambda: at.router_state.view.worker(0).on_trial)
             before = len(at.servers[0].asked)
             asked = [asyncio.create_task(at.ask()) for _ in range(10)]
             await until(lambda: sum(task.done() for task in asked) == 9)
             assert len(at.servers[0].asked) == before + 1
             at.servers[0].go_on.set()
             await asyncio.gather(*asked)
-            assert not at.router_state.worker(0).on_trial
+            assert not at.router_state.view.worker(0).on_trial
 
     run(main())
 
@@ -256,7 +256,7 @@ def test_a_worker_is_drained_under_load_without_a_loss() -> None:
             at.servers[0].go_on.set()
             assert {(await one).content for one in asked} == {STREAM}
             assert len(at.servers[0].asked) == 4
-            assert [worker.id for worker in at.router_state.workers()] == [1]
+            assert [worker.id for worker in at.router_state.view.workers()] == [1]
             assert (await at.client.post("/router/workers/0/drain")).status_code == 400
 
     run(main())
@@ -286,7 +286,7 @@ def test_a_router_starts_before_its_workers() -> None:
         server.kill()
         async with routing(urls=(server.url,)) as at:
             asked = asyncio.create_task(at.ask())
-            await until(lambda: at.router_state.num_waiting == 1)
+            await until(lambda: at.router_state.view.num_waiting == 1)
             assert (await at.client.get("/health")).status_code == 503
             await server.open()
             assert (await asked).content == WHOLE
@@ -317,7 +317,7 @@ def test_a_request_that_has_waited_before_is_refused_in_its_own_time() -> None:
 
     async def main() -> None:
         front = Front(RouterConfig())
-        front._state = due = Due()  # type: ignore[assignment]
+        front._state.timers = due = Due()  # type: ignore[assignment]
         for due_s in (1000.0, 0.01, 2000.0):
             due.next_due_s = monotonic() + due_s
             front.act([])
@@ -387,8 +387,8 @@ def test_a_connection_that_a_worker_has_closed_meanwhile_is_no_failure() -> None
             for _ in range(5):
                 assert (await at.ask()).content == WHOLE
             assert len(at.servers[0].asked) == 9
-            assert at.router_state.worker(0).state == "serving"
-            assert not at.router_state.worker(0).on_trial
+            assert at.router_state.view.worker(0).state == "serving"
+            assert not at.router_state.view.worker(0).on_trial
             assert await at.total("stretto_failed_attempts_total", worker=at.servers[0].url) == 0
 
     run(main())
@@ -399,7 +399,7 @@ def test_a_router_that_finishes_takes_no_connections_and_cuts_nothing() -> None:
         async with routing("waits", num_slots=1) as at:
             idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", at.router.port)
             asked = [asyncio.create_task(at.ask(stream=True)) for _ in range(3)]
-            await until(lambda: at.router_state.num_clients == 3)
+            await until(lambda: at.router_state.view.num_clients == 3)
             finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
             assert await idle_reader.read() == b""
             with pytest.raises(ConnectionRefusedError):
@@ -417,7 +417,7 @@ def test_a_router_that_finishes_answers_a_client_that_has_just_connected() -> No
     async def main() -> None:
         async with routing("well") as at:
             reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
-            await until(lambda: len(at.router.front.server.connections) == 1)
+            await until(lambda: len(at.router.door.server.connections) == 1)
             finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
             await asyncio.sleep(0)
             writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -436,9 +436,9 @@ def test_a_router_that_finishes_does_not_wait_for_a_request_that_never_comes_who
         async with routing("well") as at, asyncio.timeout(PATIENCE_S / 2):
             reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
             writer.write(sent)
-            front = at.router.front
+            door = at.router.door
             is_begun = sent != b"\r\n"  # then its bytes are counted
-            await until(lambda: bool(front.budget.num_held if is_begun else front.server.connections))
+            await until(lambda: bool(door.budget.num_held if is_begun else door.server.connections))
             finishing = asyncio.create_task(at.router.finish(PATIENCE_S))
             reading = asyncio.create_task(reader.read())
             while not reading.done():
@@ -459,7 +459,7 @@ def test_a_router_finishes_for_a_limited_time() -> None:
     async def main() -> None:
         async with routing("waits") as at:
             asked = asyncio.create_task(at.ask())
-            await until(lambda: at.router_state.num_clients == 1)
+            await until(lambda: at.router_state.view.num_clients == 1)
             await at.router.finish(0.05)
             assert (await asked).status_code == 503
 
@@ -486,9 +486,9 @@ def test_a_client_that_reads_nothing_for_long_is_cut_and_the_worker_is_not_blame
             _, writer = await asyncio.open_connection("127.0.0.1", at.router.port, limit=1000)
             writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
             writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            await until(lambda: at.router_state.num_clients == 1)
-            await until(lambda: at.router_state.num_clients == 0)
-            assert at.router_state.worker(0).state == "serving"
+            await until(lambda: at.router_state.view.num_clients == 1)
+            await until(lambda: at.router_state.view.num_clients == 0)
+            assert at.router_state.view.worker(0).state == "serving"
             assert await at.total("stretto_requests_total", status="499") == 1
             writer.close()
 
@@ -510,7 +510,7 @@ def test_a_client_that_does_not_read_its_last_answer_is_cut_in_the_end() -> None
 
     async def main() -> None:
         async with routing() as at:
-            server = HttpServer(at.router.front, "127.0.0.1", 0, idle_s=10.0, unread_s=20.0)
+            server = HttpServer(at.router.door, "127.0.0.1", 0, idle_s=10.0, unread_s=20.0)
             client = server.protocol()
             client.connection_made(stuck := Stuck())
             now_s = client.last_s
@@ -546,7 +546,7 @@ def test_a_request_that_the_router_fails_to_read_gets_500(caplog: pytest.LogCapt
 
     async def main() -> None:
         async with routing("well") as at:
-            at.router.front.own_route = fail
+            at.router.door.own_route = fail
             reader, writer = await asyncio.open_connection("127.0.0.1", at.router.port)
             writer.write(b"GET /bad HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
             for _ in range(3):
@@ -569,7 +569,7 @@ def test_what_is_not_answered_when_the_router_ends_gets_an_error(num_slots: int)
             await until(lambda: len(at.servers[0].asked) == 1)
             at.servers[0].mode = "silent"
             others = [asyncio.create_task(at.ask()) for _ in range(3)]
-            await until(lambda: at.router_state.num_clients == 4)
+            await until(lambda: at.router_state.view.num_clients == 4)
             await until(lambda: len(at.servers[0].asked) == min(num_slots, 4))
             await at.router.finish(0.05)
             for other in others:
@@ -577,7 +577,7 @@ def test_what_is_not_answered_when_the_router_ends_gets_an_error(num_slots: int)
                 assert answer.status_code == 503
                 assert answer.json()["error"]["message"] == "the router is being ended"
             assert b"the router is being ended" in (await stream).content
-            assert at.router_state.num_clients == 0
+            assert at.router_state.view.num_clients == 0
             assert len(at.servers[0].asked) == min(num_slots, 4)
 
     run(main())

@@ -117,8 +117,8 @@ def test_unknown_models_and_long_prompts_are_refused_by_the_worker() -> None:
                 assert (unknown.status_code, "gpt-9" in unknown.text) == (404, True)
                 long = await at.client.post("/v1/completions", json={**asked, "prompt": "word " * 3000})
                 assert (long.status_code, "maximum context length is 100" in long.text) == (400, True)
-                assert at.router_state.worker(0).kv_tokens > 10_000
-                assert all(worker.state == "serving" for worker in at.router_state.workers())
+                assert at.router_state.view.worker(0).kv_tokens > 10_000
+                assert all(worker.state == "serving" for worker in at.router_state.view.workers())
 
     run(main())
 
@@ -156,7 +156,7 @@ def test_a_web_page_cannot_change_the_workers() -> None:
             for method, path in (("GET", ""), ("POST", ""), ("DELETE", "/0"), ("POST", "/0/drain")):
                 reply = await at.client.request(method, f"/router/workers{path}", headers=page)
                 assert (reply.status_code, "header Origin" in reply.text) == (403, True)
-            assert at.router_state.worker(0).state == "serving"
+            assert at.router_state.view.worker(0).state == "serving"
 
     run(main())
 

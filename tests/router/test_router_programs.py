@@ -21,7 +21,7 @@ async def program(at: Routing, prompt: str, headers: dict[str, str] | None = Non
     body = json.dumps({"model": "m", "prompt": prompt, **more})
     reply = await at.client.post("/v1/completions", content=body, headers=headers)
     found: str = reply.headers["x-stretto-program"]
-    at.router.front.programs.check_invariants()
+    at.router.door.programs.check_invariants()
     return found.split(";")
 
 
@@ -65,7 +65,7 @@ def test_what_is_refused_is_not_remembered() -> None:
         async with routing("400") as at:
             for number in range(20):
                 await program(at, f"{number}", {"x-session-id": f"{number}"})
-            assert len(at.router.front.programs) == 0
+            assert len(at.router.door.programs) == 0
 
     run(main())
 
@@ -76,16 +76,16 @@ def test_a_request_that_ends_without_an_answer_is_not_remembered(mode: str, sett
 
     async def main() -> None:
         async with routing("well", max_attempts=2, **settings) as at:
-            await until(lambda: at.router_state.worker(0).state == "serving")
+            await until(lambda: at.router_state.view.worker(0).state == "serving")
             at.servers[0].mode = mode
             asking = [asyncio.create_task(at.ask(prompt=f"Hello {number}")) for number in range(3)]
             if mode == "silent":
-                await until(lambda: len(at.router.front.programs) == 3)
+                await until(lambda: len(at.router.door.programs) == 3)
                 for one in asking:
                     one.cancel()
             await asyncio.wait(asking)
-            await until(lambda: len(at.router.front.programs) == 0)
-            at.router.front.programs.check_invariants()
+            await until(lambda: len(at.router.door.programs) == 0)
+            at.router.door.programs.check_invariants()
 
     run(main())
 
@@ -93,16 +93,16 @@ def test_a_request_that_ends_without_an_answer_is_not_remembered(mode: str, sett
 def test_a_request_that_is_refused_for_those_that_wait_is_not_remembered() -> None:
     async def main() -> None:
         async with routing("well", num_slots=1, max_waiting=1) as at:
-            await until(lambda: at.router_state.worker(0).state == "serving")
+            await until(lambda: at.router_state.view.worker(0).state == "serving")
             at.servers[0].mode = "silent"
             asking = [asyncio.create_task(at.ask(prompt=f"Hello {number}")) for number in range(2)]
-            await until(lambda: len(at.router.front.programs) == 2)
+            await until(lambda: len(at.router.door.programs) == 2)
             assert (await at.ask(prompt="One more")).status_code == 429
-            await until(lambda: len(at.router.front.programs) == 2)
+            await until(lambda: len(at.router.door.programs) == 2)
             for one in asking:
                 one.cancel()
             await asyncio.wait(asking)
-            await until(lambda: len(at.router.front.programs) == 0)
+            await until(lambda: len(at.router.door.programs) == 0)
 
     run(main())
 
@@ -111,7 +111,7 @@ def test_a_stream_that_is_cut_is_remembered() -> None:
     async def main() -> None:
         async with routing("cut") as at:
             await program(at, "Hello", stream=True)
-            assert len(at.router.front.programs) == 1
+            assert len(at.router.door.programs) == 1
 
     run(main())
 

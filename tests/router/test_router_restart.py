@@ -93,7 +93,7 @@ def test_a_worker_that_was_killed_and_comes_back_is_not_believed_to_hold_anythin
         async with routing("well", placement="stretto", health_interval_s=0.02) as at:
             first, second = [await predicted(at) for _ in range(2)]
             assert second > first == 0
-            worker = at.router_state.worker(0)
+            worker = at.router_state.view.worker(0)
             at.servers[0].kill()
             await until(lambda: worker.state == "suspect" and "refused" in worker.reason)
             await at.servers[0].open()

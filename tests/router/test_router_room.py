@@ -42,8 +42,8 @@ class At:
         self.sent: dict[Ticket, Send] = {}
         self.refused: dict[Ticket, Refuse] = {}
         for index, model in enumerate(models or ("m",)):
-            worker = self.state.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=num_slots))
-            self.do(self.state.check_passed(worker.id, {model: {}}, kv_tokens, 0.0))
+            worker = self.state.membership.add(WorkerConfig(url=f"http://w{index}", num_slots=num_slots))
+            self.do(self.state.membership.check_passed(worker.id, {model: {}}, kv_tokens, 0.0))
 
     def do(self, actions: list[RouterAction]) -> None:
         for action in actions:
@@ -84,9 +84,9 @@ class At:
     def pass_s(self, seconds: float) -> None:
         """Let time pass, with what is due meanwhile."""
         until_s = self.now_s + seconds
-        while (due_s := self.state.next_due_s) is not None and due_s <= until_s:
+        while (due_s := self.state.timers.next_due_s) is not None and due_s <= until_s:
             self.now_s = max(self.now_s, due_s)
-            self.do(self.state.expire(self.now_s))
+            self.do(self.state.timers.expire(self.now_s))
         self.now_s = until_s
 
 
@@ -96,7 +96,7 @@ def test_a_program_without_room_is_held_until_another_ends() -> None:
     at.turn("b", 4000)
     held = at.call("c", 4000)
     assert held not in at.at
-    (picture,) = at.state.waiting(10)
+    (picture,) = at.state.view.waiting(10)
     assert (picture.ticket, picture.program, picture.model) == (held, "c", "m")
     assert "tokens of KV memory" in picture.why
     again = at.call("a", 4200, is_final=True)
@@ -104,7 +104,7 @@ def test_a_program_without_room_is_held_until_another_ends() -> None:
     at.answer(again, 4200)
     assert at.sent[held].waited_s == 1.0
     assert "tokens of KV memory" in at.sent[held].why
-    assert at.state.num_waiting == 0
+    assert at.state.view.num_waiting == 0
 
 
 def test_a_program_goes_on_where_it_has_room() -> None:
@@ -162,14 +162,14 @@ def test_held_requests_count_among_those_that_wait() -> None:
     assert at.refused[too_many].status == 429
     assert held not in at.refused
     at.do(at.state.left(held, at.now_s))
-    assert at.state.num_waiting == 0
+    assert at.state.view.num_waiting == 0
 
 
 def test_what_programs_take_is_shown_as_it_is_now_though_nothing_happens() -> None:
     at = At()
     at.turn("a", 4500)
-    assert at.state.claimed(0, at.now_s)[0] > 4000 * SCALE
-    assert at.state.claimed(0, at.now_s + 36_000.0)[0] == 0
+    assert at.state.view.claimed(0, at.now_s)[0] > 4000 * SCALE
+    assert at.state.view.claimed(0, at.now_s + 36_000.0)[0] == 0
     at.state.check_invariants()
 
 
@@ -214,7 +214,7 @@ def test_memory_is_counted_as_the_workers_count_tokens() -> None:
     for _ in range(3):
         ticket = at.call("a", 2000, is_final=True)
         at.answer(ticket, 4000)  # two tokens for each that the router has estimated
-    assert at.state.claimed(0, at.now_s)[1] == pytest.approx(KV, rel=0.01)
+    assert at.state.view.claimed(0, at.now_s)[1] == pytest.approx(KV, rel=0.01)
     for name in "bc":
         assert at.call(name, 2000) in at.at
     assert at.call("d", 1000) not in at.at
@@ -225,8 +225,8 @@ def test_what_is_held_goes_out_when_no_worker_serves() -> None:
     for name in "ab":
         at.turn(name, 4500)
     held = at.call("c", 4500)
-    at.do(at.state.check_failed(0, "refused", at.now_s))
-    at.do(at.state.check_passed(0, {"m": {}}, KV, at.now_s + 1.0))
+    at.do(at.state.membership.check_failed(0, "refused", at.now_s))
+    at.do(at.state.membership.check_passed(0, {"m": {}}, KV, at.now_s + 1.0))
     assert held in at.at
 
 
@@ -235,8 +235,8 @@ def test_what_is_held_goes_out_when_a_worker_joins() -> None:
     assert at.call("a", 8000) in at.at
     held = at.call("b", 8000)
     assert held not in at.at
-    other = at.state.add_worker(WorkerConfig(url="http://other"))
-    at.do(at.state.check_passed(other.id, {"m": {}}, KV, at.now_s))
+    other = at.state.membership.add(WorkerConfig(url="http://other"))
+    at.do(at.state.membership.check_passed(other.id, {"m": {}}, KV, at.now_s))
     assert at.at.get(held) == other.id
 
 
@@ -247,10 +247,10 @@ def test_a_removed_worker_frees_what_was_held_for_it() -> None:
     held = at.call("e", 4500)
     assert held not in at.at
     for worker in (0, 1):
-        at.do(at.state.remove(worker, at.now_s))
-    assert at.state.num_waiting == 5, "all wait for a worker, and none for room"
-    assert {one.why for one in at.state.waiting(10)} == {"its turn"}
-    assert at.state.workers() == []
+        at.do(at.state.membership.remove(worker, at.now_s))
+    assert at.state.view.num_waiting == 5, "all wait for a worker, and none for room"
+    assert {one.why for one in at.state.view.waiting(10)} == {"its turn"}
+    assert at.state.view.workers() == []
 
 
 def test_short_requests_of_a_queue_go_first() -> None:
@@ -289,7 +289,7 @@ def test_clients_share_what_is_short() -> None:
         if late in at.at:
             break
     assert late in at.at
-    assert any(ticket in [one.ticket for one in at.state.waiting(1000)] for ticket in burst)
+    assert any(ticket in [one.ticket for one in at.state.view.waiting(1000)] for ticket in burst)
 
 
 def test_a_refused_request_keeps_no_room() -> None:
@@ -302,18 +302,18 @@ def test_a_refused_request_keeps_no_room() -> None:
     again = at.call("c", 4600)
     at.answer(held, 4500)
     at.do(at.state.answered(again, 400, WorkerUsage(), at.now_s))
-    assert at.state.claimed(0, at.now_s)[0] > 4000 * SCALE, "what was computed before is still there"
+    assert at.state.view.claimed(0, at.now_s)[0] > 4000 * SCALE, "what was computed before is still there"
 
 
 def test_a_policy_that_reads_no_keys_gets_them_where_memory_is_short() -> None:
     state = RouterState(RouterConfig(), RoundRobin())
-    worker = state.add_worker(WorkerConfig(url="http://w", kv_tokens=KV))
-    state.check_passed(worker.id, {"m": {}}, None, 0.0)
-    assert not state.uses_keys
+    worker = state.membership.add(WorkerConfig(url="http://w", kv_tokens=KV))
+    state.membership.check_passed(worker.id, {"m": {}}, None, 0.0)
+    assert not state.view.uses_keys
     for number in range(3):
         program = NamedProgram(f"p{number}")
         state.arrive(RoutedRequest(model="m", num_tokens=SCALE * 4500, program=program), 0.0)
-    assert state.uses_keys
+    assert state.view.uses_keys
 
 
 async def _ask(at: Routing, program: str, *, is_final: bool = False) -> httpx.Response:
@@ -329,7 +329,7 @@ def test_who_is_held_is_shown_and_the_answer_says_for_how_long_and_why() -> None
             running = asyncio.create_task(_ask(at, "a"))
             await until(lambda: len(at.servers[0].asked) == 1)
             held = asyncio.create_task(_ask(at, "b"))
-            await until(lambda: at.router_state.num_waiting == 1)
+            await until(lambda: at.router_state.view.num_waiting == 1)
             shown = (await at.client.get("/router/waiting")).json()
             assert shown["waiting"] == 1
             (request,) = shown["requests"]

@@ -157,8 +157,8 @@ def test_a_worker_that_is_back_at_its_url_keeps_what_it_kept() -> None:
 def state_of(num: int, **settings: Any) -> RouterState:
     state = RouterState(RouterConfig(**settings), RoundRobin())
     for index in range(num):
-        worker = state.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=1)).id
-        state.check_passed(worker, {"m": {}}, None, 0.0)
+        worker = state.membership.add(WorkerConfig(url=f"http://w{index}", num_slots=1)).id
+        state.membership.check_passed(worker, {"m": {}}, None, 0.0)
     return state
 
 
@@ -181,7 +181,7 @@ def test_a_request_that_waits_for_its_worker_is_refused_when_that_leaves() -> No
     first, _ = state.arrive(RoutedRequest(model="m"), 0.0)
     state.stored(first, "resp_1")
     named, _ = state.arrive(RoutedRequest(stored_id="resp_1"), 1.0)
-    actions = state.drain(0, 2.0)
+    actions = state.membership.drain(0, 2.0)
     refused = [one for one in actions if isinstance(one, Refuse)]
     assert [(one.ticket, one.status) for one in refused] == [(named, 404)]
     assert "takes no more requests" in refused[0].message
@@ -261,7 +261,9 @@ def made_by(state: RouterState, tenant: str, name: str) -> None:
 def two_tenants_state() -> RouterState:
     state = RouterState(RouterConfig(), RoundRobin())
     for index in range(2):
-        state.check_passed(state.add_worker(WorkerConfig(url=f"http://w{index}")).id, {"m": {}}, None, 0.0)
+        state.membership.check_passed(
+            state.membership.add(WorkerConfig(url=f"http://w{index}")).id, {"m": {}}, None, 0.0
+        )
     made_by(state, "one", "resp_1")
     return state
 

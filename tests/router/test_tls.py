@@ -262,7 +262,7 @@ def test_a_worker_that_refuses_the_routers_certificate_is_left_with_the_reason(
 
     async def main() -> None:
         async with routing("well", stub_tls=asks, worker_tls=ours) as at:
-            (worker,) = at.router_state.workers()
+            (worker,) = at.router_state.view.workers()
             assert worker.state == "starting"
             assert "certificate" in worker.reason or "unknown ca" in worker.reason.lower(), worker.reason
 
@@ -283,7 +283,7 @@ def test_a_worker_whose_certificate_is_wrong_is_left_with_the_reason(
 
     async def main() -> None:
         async with routing("well", stub_tls=stub, worker_tls=workers_tls(authority)) as at:
-            (worker,) = at.router_state.workers()
+            (worker,) = at.router_state.view.workers()
             assert why in worker.reason
         if names:
             named = workers_tls(authority, server_name=names[0])
@@ -321,7 +321,7 @@ def test_a_renewed_certificate_of_the_router_is_shown_to_workers(tmp_path: Path)
 
     async def main() -> None:
         async with routing("well", stub_tls=asks, worker_tls=workers_tls(authority, files)) as at:
-            (worker,) = at.router_state.workers()
+            (worker,) = at.router_state.view.workers()
             assert worker.state == "starting"
             renew(files, authority.sign("renewed"))
             at.router.front.watch.certificates.look()

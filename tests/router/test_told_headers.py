@@ -28,7 +28,7 @@ def test_a_stream_that_has_waited_tells_for_what() -> None:
             first = asyncio.create_task(at.ask())
             await until(lambda: len(at.servers[0].asked) == 1)
             second = asyncio.create_task(at.ask(stream=True))
-            await until(lambda: at.router_state.num_waiting == 1)
+            await until(lambda: at.router_state.view.num_waiting == 1)
             at.servers[0].go_on.set()
             assert (await first).headers["x-stretto-held-ms"] == "0"
             headers = (await second).headers

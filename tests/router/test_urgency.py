@@ -22,8 +22,8 @@ from stretto.wire.errors import RequestRefused
 def state_of(num: int = 1, **settings: Any) -> RouterState:
     state = RouterState(RouterConfig(**settings), LeastLoaded())
     for index in range(num):
-        worker = state.add_worker(WorkerConfig(url=f"http://w{index}", num_slots=1)).id
-        state.check_passed(worker, {"m": {}}, None, 0.0)
+        worker = state.membership.add(WorkerConfig(url=f"http://w{index}", num_slots=1)).id
+        state.membership.check_passed(worker, {"m": {}}, None, 0.0)
     return state
 
 
@@ -102,12 +102,12 @@ def test_a_priority_is_left_out_where_the_server_knows_none() -> None:
         with emulating(fleet_of(1)) as (url,):
             async with routing("well") as at:
                 body = {"model": "llama-2-7b", "prompt": "Hello", "max_tokens": 1, "priority": -1}
-                (worker,) = at.router_state.workers()
+                (worker,) = at.router_state.view.workers()
                 assert (await at.ask(priority=-1)).content == WHOLE
                 assert json.loads(at.servers[0].asked[0].body)["priority"] == -1
                 more = {"url": url, "takes_priority": False}
                 await at.client.post("/router/workers", content=json.dumps(more))
-                await until(lambda: len([w for w in at.router_state.workers() if w.models]) == 2)
+                await until(lambda: len([w for w in at.router_state.view.workers() if w.models]) == 2)
                 reply = await at.client.post("/v1/completions", content=json.dumps(body))
                 assert reply.status_code == 200, reply.text
                 assert worker.id != int(reply.headers["x-stretto-worker"])
@@ -210,7 +210,7 @@ def test_what_waited_too_long_is_told_when_to_come_again() -> None:
     state = state_of(max_wait_s=10.0)
     state.arrive(RoutedRequest(model="m", num_tokens=100), 0.0)
     state.arrive(RoutedRequest(model="m", num_tokens=100), 1.0)
-    (refused,) = state.expire(11.0)
+    (refused,) = state.timers.expire(11.0)
     assert isinstance(refused, Refuse)
     assert (refused.status, refused.retry_after_s) == (503, 11.0)
 
@@ -218,9 +218,9 @@ def test_what_waited_too_long_is_told_when_to_come_again() -> None:
 def test_while_no_worker_serves_the_next_trial_is_told() -> None:
     state = state_of(max_wait_s=1.0, health_interval_s=30.0)
     for number in range(10):
-        state.check_failed(0, "refused", 100.0 * number)
-    probe_s = state.workers()[0].probe_s
+        state.membership.check_failed(0, "refused", 100.0 * number)
+    probe_s = state.view.workers()[0].probe_s
     state.arrive(RoutedRequest(model="m", num_tokens=100), 900.5)
-    (refused,) = [one for one in state.expire(901.5) if isinstance(one, Refuse)]
+    (refused,) = [one for one in state.timers.expire(901.5) if isinstance(one, Refuse)]
     assert (refused.status, refused.retry_after_s) == (503, probe_s - 901.5)
     assert probe_s > 905.0

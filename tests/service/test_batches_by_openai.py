@@ -77,7 +77,7 @@ def num_waiting(service: Service) -> int:
     assert pool is not None
 
     async def look() -> int:
-        return len(pool.front.router_state.waiting(100))
+        return len(pool.front.router_state.view.waiting(100))
 
     return service.runtime.run_on_loop(look)
 

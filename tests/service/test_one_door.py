@@ -82,7 +82,7 @@ class Door:
 
         async def look() -> list[WaitingPicture]:
             pool.front.router_state.check_invariants()
-            return pool.front.router_state.waiting(100)
+            return pool.front.router_state.view.waiting(100)
 
         return self.service.runtime.run_on_loop(look)
 
@@ -234,7 +234,7 @@ def test_an_app_waits_while_the_workers_ask_for_a_pause() -> None:
         worker.status, worker.is_open = 429, True
         asked = at.post(QUERY, query("hi"))
         assert at.service.pool is not None
-        (known,) = at.service.pool.front.router_state.workers()
+        (known,) = at.service.pool.front.router_state.view.workers()
         until(lambda: known.rests_until_s > 0)
         worker.status = 200
         assert asked.result().json()["outputs"] == {"reply": "to hi"}

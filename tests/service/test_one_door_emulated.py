@@ -44,7 +44,7 @@ def door(urls: list[str]) -> Iterator[str]:
 
         async def check() -> None:
             pool.front.router_state.check_invariants()
-            assert not pool.front.router_state.num_clients
+            assert not pool.front.router_state.view.num_clients
 
         service.runtime.run_on_loop(check)
 

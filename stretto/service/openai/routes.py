@@ -53,7 +53,7 @@ class OpenAIRoutes:
         self._door = door
         at_workers = "" if door is None else door.pool.engine
         self._models = ServedModels(runtime.deployments, apps.apps, spares, at_workers)
-        programs = ServedPrograms(runtime, None if door is None else lambda: door.pool.front.programs)
+        programs = ServedPrograms(runtime, None if door is None else lambda: door.pool.router_door.programs)
         texts = TextRoutes(runtime, self._models, programs, apps, documents)
         vectors = VectorRoutes(runtime, self._models, programs, spares)
         self.routes = (

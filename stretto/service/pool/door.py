@@ -159,7 +159,7 @@ class PoolDoor:
                 received.replace_body(named)
             received.found = Sender(tenant.name, objective=request.admitted.objective)
             received.headers = [line for line in received.headers if line[0] not in KEY_HEADERS]
-            return self.pool.front.serve(connection, received)
+            return self.pool.router_door.serve(connection, received)
 
         request.hand_over(serve)
 

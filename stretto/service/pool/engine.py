@@ -16,7 +16,7 @@ from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import BadServer, EngineBusy, EngineFailure, EngineUnavailable
 from stretto.model.profile import Profile
 from stretto.model.tasks import Failed, LLMEvent, LLMTask
-from stretto.router.front import Front
+from stretto.router.door import RouterDoor
 from stretto.router.messages import Sender, WorkerId
 from stretto.sched.queries.request import StepRequest
 from stretto.service.pool.in_process import ANSWERED_BY, SENDER, InProcessClient
@@ -42,12 +42,12 @@ class PooledConfig:
 
     Attributes:
         server: how its requests are written.
-        front: returns the pool's router.
+        door: returns the door of the pool's router.
         sender_of: returns who sends the requests of a task.
     """
 
     server: OpenAIServerConfig
-    front: Callable[[], Front] = field(compare=False)
+    door: Callable[[], RouterDoor] = field(compare=False)
     sender_of: Callable[[int], Sender | None] = field(compare=False)
 
     @property
@@ -62,10 +62,10 @@ class PooledLLM:
     LIMITS_OFFLINE: ClassVar[bool] = True  # offline requests wait behind all others, in the pool's queue
 
     def __init__(self, config: PooledConfig) -> None:
-        self._front = config.front
+        self._door = config.door
         self._sender_of = config.sender_of
         self._failed_at: dict[StepRequest, frozenset[WorkerId]] = {}
-        self._http = Http(config.server, InProcessClient(config.front))
+        self._http = Http(config.server, InProcessClient(config.door))
         self._server = OpenAIServer(config.server, self._http)
 
     async def start(self) -> None:
@@ -105,7 +105,7 @@ class PooledLLM:
 
     def _is_left(self, failed_at: Collection[WorkerId]) -> bool:
         """Return whether a worker serves where a request has not failed."""
-        workers = self._front().router_state.workers()
+        workers = self._door().front.router_state.view.workers()
         return any(worker.state == "serving" and worker.id not in failed_at for worker in workers)
 
     def written(self, task: int) -> tuple[int, ...]:
@@ -129,7 +129,7 @@ def pooled_deployment(
     name: str,
     model: str | None,
     profile: Profile,
-    front: Callable[[], Front],
+    door: Callable[[], RouterDoor],
     sender_of: Callable[[int], Sender | None],
 ) -> Deployment:
     """Return an LLM engine at a pool.
@@ -137,7 +137,7 @@ def pooled_deployment(
     Args:
         model: name of the model at the workers; None takes the first one that they list.
         profile: predicted seconds of a worker.
-        front: returns the pool's router.
+        door: returns the door of the pool's router.
         sender_of: returns who sends the requests of a task.
     """
     server = OpenAIServerConfig(
@@ -162,6 +162,6 @@ def pooled_deployment(
         recover_s=_RECOVER_S,
         holds_programs=False,
     )
-    config = PooledConfig(server, front, sender_of)
+    config = PooledConfig(server, door, sender_of)
     replica = Replica(PooledLLM, config, runs_in="loop", profile=profile)
     return Deployment(engine, (replica,))

@@ -12,7 +12,7 @@ from stretto.http.client_request import ClientRequest
 from stretto.http.request import JSON_TYPE
 from stretto.http.served import Answerable, Served
 from stretto.model.errors import EngineUnavailable
-from stretto.router.front import Front
+from stretto.router.door import RouterDoor
 from stretto.router.messages import Sender, WorkerId
 from stretto.router.told_headers import WORKER_HEADER
 
@@ -28,11 +28,11 @@ class InProcessClient:
     """A client of a router in this process (`HttpClient`).
 
     Args:
-        front: returns the router.
+        door: returns the door of the router.
     """
 
-    def __init__(self, front: Callable[[], Front]) -> None:
-        self._front = front
+    def __init__(self, door: Callable[[], RouterDoor]) -> None:
+        self._door = door
 
     async def send(self, method: str, path: str, body: bytes | None) -> InProcessAnswer:
         """Send a request, and return the answer when its head has come.
@@ -52,7 +52,7 @@ class InProcessClient:
             request.add(body)
         answer = InProcessAnswer(request)
         try:
-            answer.served = self._front().serve(answer, request)
+            answer.served = self._door().serve(answer, request)
             await answer.wait_for_head()
             if (worker := answer.header(WORKER_HEADER)) and (
                 answered_by := ANSWERED_BY.get(None)

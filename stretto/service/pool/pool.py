@@ -12,6 +12,7 @@ from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.operate.watch import Watch
 from stretto.router.config import RouterConfig
+from stretto.router.door import RouterDoor
 from stretto.router.front import Front
 from stretto.router.messages import NamedProgram, Sender
 from stretto.router.open_requests import queue_engine
@@ -70,16 +71,21 @@ class WorkerPool(Observer):
         self._is_open = False
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM  # also of those that come later
         self.deployment: Deployment = pooled_deployment(
-            engine, model, profile, lambda: self.front, self._sender_of
+            engine, model, profile, lambda: self.router_door, self._sender_of
         )
         self.learner = replace(self.deployment, engine=queue_engine(engine, config))
 
     @property
     def front(self) -> Front:
-        """The router. Raises ConfigError outside of the pool's block."""
+        """The driver of the router. Raises ConfigError outside of the pool's block."""
+        return self.router_door.front
+
+    @property
+    def router_door(self) -> RouterDoor:
+        """The door of the router. Raises ConfigError outside of the pool's block."""
         if not self._is_open:
             raise ConfigError("the workers are not watched yet")
-        return self._router.front
+        return self._router.door
 
     @property
     def changes(self) -> WorkerChanges:
@@ -104,7 +110,7 @@ class WorkerPool(Observer):
         """
         if self._model:
             return self._model
-        listed = [name for worker in self.front.router_state.workers() for name in worker.models]
+        listed = [name for worker in self.front.router_state.view.workers() for name in worker.models]
         if self._found not in listed:
             self._found = next(iter(listed), "")
         return self._found

@@ -1,0 +1,246 @@
+"""The door of a router: it reads what clients ask, and answers itself what no worker has to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import NamedTuple, TypeAlias
+
+from stretto.cluster.recognition.recogniser import Recogniser
+from stretto.http.body_readers import LARGE_BYTES
+from stretto.http.client_request import ClientRequest, RequestLimits
+from stretto.http.refusals import Refused
+from stretto.http.served import Answering, Served, WholeAnswer
+from stretto.http.server import HttpServer
+from stretto.router.exchange import RoutedExchange
+from stretto.router.front import Front
+from stretto.router.keys import client_key
+from stretto.router.messages import RoutedRequest, Sender
+from stretto.router.programs import RoutedProgram
+from stretto.router.prompt_watch import PromptWatch
+from stretto.router.prompts import read_request
+from stretto.router.repairs import Repairs
+from stretto.router.replies import api_error_of, error_body, error_headers
+from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
+from stretto.router.stored_names import id_in_path, is_of_all
+from stretto.router.urgency import read_deadline
+from stretto.wire.errors import ApiError, RequestRefused, no_such_path
+
+_log = logging.getLogger(__name__)
+
+LateAnswer = Callable[[], WholeAnswer]
+"""Writes an answer of the router that is so long that it is written in a thread."""
+
+
+class StreamedAnswer(NamedTuple):
+    """An answer of the router that is a stream: `serve` begins it."""
+
+    serve: Callable[[Answering], Served]
+
+
+OwnAnswer: TypeAlias = WholeAnswer | LateAnswer | StreamedAnswer | None
+OwnRoute = Callable[[ClientRequest, bool], OwnAnswer]
+"""Answers requests to the router's own paths, given whether the client is local; None for other paths."""
+
+
+class RouterDoor:
+    """The door at which clients ask a router. It brings their requests to the state machine.
+
+    Args:
+        front: the driver of the state machine.
+
+    Attributes:
+        budget: count of the bytes held for all clients.
+        server: the port at which clients ask.
+        programs: recognises which program a request belongs to.
+        own_route: answers requests to the router's own paths.
+    """
+
+    def __init__(self, front: Front) -> None:
+        self.front, self.budget = front, front.budget
+        self._config = config = front.config
+        self._limits = RequestLimits(config.max_body_bytes, config.max_body_s, front.budget)
+        tls = None if config.tls is None else front.watch.certificates.of_server(config.tls)
+        self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s, tls=tls)
+        self.programs = Recogniser(config.max_programs)
+        self.own_route: OwnRoute = lambda request, is_local: None
+        self._prompts = PromptWatch(front.watch, front.readers)
+        self._repairs = Repairs(config.repair)
+
+    def admit(self, request: ClientRequest) -> RequestLimits:
+        """Return the limits of a request, which are the same for all."""
+        return self._limits
+
+    def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
+        """Return the answer to a request that is refused before it is read to its end."""
+        self.front.watch.metrics.count_refusal("openai", error.status)
+        answer = api_error_of(error)
+        return answer.status, error_headers(answer), error_body(answer)
+
+    def serve(self, client: Answering, request: ClientRequest) -> Served | None:
+        """Begin to answer a request: by the router itself, or by a worker."""
+        arrived_s = monotonic()
+        try:
+            route = read_target(request.target)
+            request.path, request.target = route.path, route.target
+            if (own := self.own_route(request, client.is_local)) is not None:
+                if isinstance(own, StreamedAnswer):
+                    return own.serve(client)
+                self._answer(client, request, own)
+                return None
+            read = self._reader(request)
+            is_large = request.num_body > LARGE_BYTES
+            routed = None if is_large else read(request.body)
+        except Exception as error:
+            self._refuse(client, request, _refusal(request.path, error))
+            return None
+        exchange = RoutedExchange(client, request, arrived_s, self.front)
+        exchange.spans = self.front.watch.spans
+        if routed is not None:
+            self._look_up(exchange, routed)
+            return exchange
+        owner = client_key(request.headers) if request.found is None else request.found.tenant
+        reading = self.front.readers.read(request.num_body, lambda: request.body, read, owner)
+        exchange.reading = task = asyncio.get_running_loop().create_task(reading)
+        task.add_done_callback(lambda task: self._was_read(exchange, task))
+        return exchange
+
+    def _answer(self, client: Answering, request: ClientRequest, own: WholeAnswer | LateAnswer) -> None:
+        """Give an answer of the router itself, at once or when a thread has written it."""
+        if not callable(own):
+            status, headers, body = own
+            client.answer(status, headers, body, keeps_alive=request.keeps_alive)
+            return
+
+        def written(task: asyncio.Future[WholeAnswer]) -> None:
+            if task.cancelled():
+                return
+            if (error := task.exception()) is not None:
+                self._refuse(client, request, _refusal(request.path, error))
+            else:
+                self._answer(client, request, task.result())
+
+        self.front.readers.run(LARGE_BYTES, own).add_done_callback(written)
+
+    def _was_read(self, exchange: RoutedExchange, task: asyncio.Task[RoutedRequest]) -> None:
+        """Go on with a request whose body was read beside the event loop, unless its client has left."""
+        exchange.reading = None
+        if task.cancelled():
+            return
+        if (error := task.exception()) is None:
+            if not exchange.has_ended:
+                self._look_up(exchange, task.result())
+        elif not exchange.has_ended:
+            self._refuse(exchange.client, exchange.request, _refusal(exchange.request.path, error))
+
+    def _look_up(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
+        """Place a request; if workers report what they hold, after its prompt has become token ids."""
+        routed = _in_name_of(exchange.request.found, routed)
+        if routed.text and self.front.tokens is not None:
+
+            def begin(ids: Sequence[int]) -> None:
+                self._begin(exchange, replace(routed, ids=ids) if ids else routed)
+
+            self.front.tokens.read(routed.text, begin)
+        else:
+            self._begin(exchange, routed)
+
+    def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
+        """Bring a request to the state machine; if that fails, the client gets an error."""
+        try:
+            if routed.asked is not None and not exchange.has_ended:
+                path, num_answers = exchange.request.path, routed.num_answers
+                exchange.program = program = RoutedProgram(self.programs, routed.asked, path, num_answers)
+                routed.belongs_to(program.named)
+            if routed.alias_at:
+                routed = replace(routed, model=self._model_of(routed))
+            exchange.begin(routed, self.front.register)
+            if routed.key is not None and not exchange.has_ended:
+                self.front.later(partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing))
+        except Exception:
+            _log.exception("a request could not be placed")
+            exchange.fail("the router could not place the request")
+
+    def _model_of(self, routed: RoutedRequest) -> str:
+        """Return the model of a request that names an alias."""
+        is_listed = self.front.router_state.view.is_listed
+        return self.front.aliases.choose(routed.model, routed.program.name, is_listed)
+
+    def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
+        self.front.watch.metrics.count_refusal("openai", error.status)
+        headers, body = error_headers(error), error_body(error)
+        client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
+
+    def _reader(self, request: ClientRequest) -> Callable[[bytes], RoutedRequest]:
+        """Return what reads the body of a request, here or in another process. Raises RequestRefused."""
+        path = request.path
+        if not is_passed_on(path):
+            raise no_such_path(path)
+        if not is_method(request.method):
+            method = request.method.decode("latin-1")
+            raise RequestRefused(ApiError(405, f"{path} takes no {method}", "Method Not Allowed"))
+        may_repeat = is_repeatable(request.method, path)
+        key = client_key(request.headers)
+        sender = request.found if isinstance(request.found, Sender) else None
+        tenant = None if sender is None else sender.tenant
+        if tenant and is_of_all(request.method, path):
+            message = f"{path} has what all tenants have stored; ask for what you have stored by its id"
+            raise RequestRefused(ApiError(403, message, "PermissionDeniedError"))
+        if request.method != b"POST":
+            stored_id = id_in_path(path)
+            return partial(
+                _unread,
+                RoutedRequest(is_repeatable=may_repeat, client_key=key, tenant=tenant, stored_id=stored_id),
+            )
+        view = self.front.router_state.view
+        is_alone = sender is not None and (sender.step is not None or sender.objective is not None)
+        return partial(
+            read_request,
+            path,
+            request.content_type,
+            uses_keys=view.uses_keys,
+            has_reports=view.has_reports,
+            is_repeatable=may_repeat,
+            client_key=key,
+            tenant=tenant,
+            deadline_s=read_deadline(request.headers),
+            aliases=self.front.aliases,
+            repairs=self._repairs,
+            cuts_priority=view.cuts_priority,
+            headers=request.headers if self._config.max_programs and not is_alone else None,
+        )
+
+
+def _in_name_of(sender: object, routed: RoutedRequest) -> RoutedRequest:
+    """Return a request with what the door before the router knows of it, if there is one."""
+    if not isinstance(sender, Sender):
+        return routed
+    if sender.step is None:
+        return routed if sender.objective is None else replace(routed, objective=sender.objective)
+    return replace(
+        routed,
+        step=sender.step,
+        program=sender.program,
+        door=sender.door,
+        objective=sender.step.record.criteria,
+        failed_at=sender.failed_at,
+    )
+
+
+def _unread(routed: RoutedRequest, body: bytes) -> RoutedRequest:
+    """Return what is known of a request whose body is not read."""
+    return routed
+
+
+def _refusal(path: str, error: BaseException) -> ApiError:
+    """Return the answer to a request whose reading raised an error."""
+    if isinstance(error, RequestRefused):
+        return error.answer
+    if isinstance(error, Refused):
+        return api_error_of(error)
+    _log.error("a request to %r could not be read", path, exc_info=error)
+    return ApiError(500, "the router could not read the request", "InternalServerError")
