@@ -234,6 +234,25 @@ def test_each_router_gets_its_share_of_workers_that_the_other_has_filled() -> No
     assert (len(one.running), len(other.running)) == (2 * NUM_WORKERS, 2 * NUM_WORKERS)
 
 
+def test_programs_of_another_router_take_room_in_kv_memory() -> None:
+    one, other = doors = [Door("a", kv_tokens=10_000), Door("b", kv_tokens=10_000)]
+    alone = Door("c", kv_tokens=10_000)
+    now_s = 0.0
+    for number in range(24):
+        request = request_of(number, 20)
+        request = replace(request, program=NamedProgram(str(number), shared=f"={number}"))
+        doors[number % 2].ask(request, now_s)
+        alone.ask(request, now_s)
+        now_s = exchange(doors, now_s)
+    claims = [
+        sum(door.state.view.claimed(worker, now_s)[0] for worker in range(NUM_WORKERS))
+        for door in (one, other, alone)
+    ]
+    assert alone.waiting
+    assert abs(len(one.waiting) + len(other.waiting) - len(alone.waiting)) <= 1
+    assert max(claims) <= 1.1 * min(claims)
+
+
 def test_what_another_router_does_not_wait_for_is_not_kept() -> None:
     one, other = doors = [Door("a", num_slots=4), Door("b", num_slots=4)]
     for number in range(20):
