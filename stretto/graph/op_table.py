@@ -36,7 +36,7 @@ def _grown_changes(primitive: Primitive) -> str:
     return "" if primitive.setting("access") in ("none", "reads") else ANYTHING
 
 
-def decoded(primitive: Primitive, _: Sequence[str]) -> str:
+def generated_type(primitive: Primitive, _: Sequence[str]) -> str:
     """Return the type of what is generated: a text, or a list of them."""
     return "list[text]" if primitive.setting("items") else "text"
 
@@ -244,7 +244,7 @@ _SPECS = (
     OpSpec(
         "decode",
         (Port("kv", "kv"),),
-        decoded,
+        generated_type,
         runs_on="llm",
         optional_outputs=(Port(ANSWER, "kv"),),
         makes_text=True,

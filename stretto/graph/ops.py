@@ -35,7 +35,7 @@ class Port:
     variadic: bool = False
 
 
-class Workload(NamedTuple):
+class MeasuredBatch(NamedTuple):
     """A batch that an engine is measured with.
 
     Attributes:
@@ -99,7 +99,7 @@ class OpSpec:
     computes_prompt: bool = False
     makes_text: bool = False
     synthetic: Callable[[Inputs, Settings], object] | None = None
-    workloads: Callable[[], Iterable[Workload]] | None = None
+    workloads: Callable[[], Iterable[MeasuredBatch]] | None = None
 
     def port(self, name: str) -> Port | None:
         """Return the port of the op that takes an argument called `name`; None if the op

@@ -10,15 +10,17 @@ from stretto.apps.components.builder import Builder
 from stretto.costs.tokens import num_tokens, text_of_words
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.graph.graph import Ref
-from stretto.graph.ops import OpSpec, Port, Workload
+from stretto.graph.ops import MeasuredBatch, OpSpec, Port
 from stretto.model.profile import Profile
 from stretto.model.tasks import Task
 
 
-def _workloads() -> Iterator[Workload]:
+def _workloads() -> Iterator[MeasuredBatch]:
     for num_words in (5, 50):
         for count in (1, 2, 4):
-            yield Workload(count, {"texts": [text_of_words(num_words, i) for i in range(count)]}, ("texts",))
+            yield MeasuredBatch(
+                count, {"texts": [text_of_words(num_words, i) for i in range(count)]}, ("texts",)
+            )
 
 
 REDACT = OpSpec(

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from stretto import DEFAULT, Component, Input, Template
 from stretto.apps.components.builder import Builder
 from stretto.graph.graph import Arg, Constant, Ref, Slot
-from stretto.graph.op_table import decoded
+from stretto.graph.op_table import generated_type
 from stretto.graph.ops import OpSpec, Port
 
-PLAN = OpSpec("plan", (Port("kv", "kv"),), decoded, runs_on="llm", makes_text=True)
+PLAN = OpSpec("plan", (Port("kv", "kv"),), generated_type, runs_on="llm", makes_text=True)
 
 
 class Planning(Component):
