@@ -13,13 +13,14 @@ PIP_INSTALL := pip install --quiet --no-compile
 VLLM_VENV ?= .venv-vllm
 AIPERF_VENV ?= .venv-aiperf
 VIEWERS_VENV ?= .venv-viewers
+PHOENIX_VENV ?= .venv-phoenix
 ROUTER_VENV ?= .venv-router
 FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
 FUZZ_WHAT ?= programs
 SOAK_S ?= 480
 
-.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests kernel-tests gpu-check ray-check image-check check-extras check-clients benches clean
+.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test types suite lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests door-soak kernel-tests gpu-check ray-check image-check check-extras check-clients benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -72,10 +73,12 @@ aiperf-check: env aiperf-env ## drive a server with AIPerf, expect no errors: ma
 	@test -n "$(URL)" || { echo "give the server: make $@ URL=http://127.0.0.1:8000"; exit 2; }
 	$(BIN)/python -m checks.aiperf_load --url $(URL) --aiperf $(AIPERF_VENV)/bin/aiperf
 
-viewers-check: ## what a collector gets and a browser shows, with the packages of both (0.3 GB)
+viewers-check: ## what a collector, Phoenix and a browser show, with the packages of all (1 GB)
 	$(PYTHON) -m venv $(VIEWERS_VENV)
 	$(VIEWERS_VENV)/bin/pip install --quiet -e ".[otel,service]" pytest pytest-timeout hypothesis playwright
-	$(VIEWERS_VENV)/bin/python -m pytest -m "long or not long" tests/operate/test_otlp.py tests/operate/test_page_in_a_browser.py
+	$(PYTHON) -m venv $(PHOENIX_VENV)
+	$(PHOENIX_VENV)/bin/pip install --quiet arize-phoenix==20.26.1
+	STRETTO_PHOENIX=$(abspath $(PHOENIX_VENV))/bin/phoenix $(VIEWERS_VENV)/bin/python -m pytest -m "long or not long" tests/operate/test_otlp.py tests/operate/test_phoenix.py tests/operate/test_page_in_a_browser.py
 
 # Schemathesis, which makes requests of an OpenAPI document: in an environment of its own, for it pins versions of
 # what Stretto needs too.
@@ -102,11 +105,18 @@ demo: env ## answer questions over real documents
 	$(BIN)/stretto models add smollm2
 	$(BIN)/stretto ask --docs examples/documents --questions examples/questions.jsonl --trace runs/demo.html
 
-# Three processes on two cores: a quarter of the time of the tests is waiting.
+# The type checker uses one core. Beside it, one process compiles what the tests import: three would compile the same.
 test: env ## format, lint, types and the whole test suite
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(MAKE) --no-print-directory -j 2 types suite
+
+types: env
 	$(BIN)/mypy
+
+# Three processes on two cores: a quarter of the time of the tests is waiting.
+suite: env
+	@$(BIN)/pytest --collect-only > /dev/null || true # the next line says what is wrong
 	$(BIN)/pytest -n 3 --dist loadfile
 
 lint: env ## mend format and what ruff can mend
@@ -130,6 +140,10 @@ fault-tests: env ## 500 random workloads and 500 planned runs with faults in vir
 
 hostile-tests: env ## kills, faulty servers, hostile documents, and a soak: make hostile-tests SOAK_S=480
 	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest -m "long or not long" tests/hostile
+
+door-soak: env ## a door with everything on, and faults: make door-soak SOAK_S=600
+	$(BIN)/$(PIP_INSTALL) -e ".[otel]"
+	$(BIN)/python -m checks.door_soak --seconds $(SOAK_S)
 
 kernel-tests: env ## the GPU's kernels in Triton's interpreter (0.2 GB more to download)
 	$(BIN)/$(PIP_INSTALL) -e ".[kernels]"
@@ -167,4 +181,4 @@ benches: bench-env ## all benchmarks, as JSON in runs/, going on where it was in
 	$(BIN)/python -m benchmarks.run_all $(if $(DATA),--data $(DATA))
 
 clean: ## remove the environment and everything made
-	rm -rf $(VENV) $(VLLM_VENV) $(ROUTER_VENV) $(AIPERF_VENV) $(FUZZ_VENV) .venv-extras runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(ROUTER_VENV) $(AIPERF_VENV) $(VIEWERS_VENV) $(PHOENIX_VENV) $(FUZZ_VENV) .venv-extras runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

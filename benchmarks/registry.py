@@ -193,6 +193,11 @@ _ALL = (
         (("what a router costs, bodies of 8.7 kB", "added_ms"),),
     ),
     Benchmark(
+        "watching",
+        "Cost of metrics, traces and the live page: processor time of the router with and without them",
+        "benchmarks.watching.benchmark",
+    ),
+    Benchmark(
         "batches",
         "What a batch gets beside people, and how much longer they wait, next to the best fixed rule",
         "benchmarks.batches.benchmark",

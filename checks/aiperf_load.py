@@ -1,10 +1,11 @@
 """Checks that a server answers a neutral load generator without errors: AIPerf, with sessions and a trace.
 
-    python -m checks.aiperf_load --url URL [--model NAME] [--aiperf COMMAND]
+    python -m checks.aiperf_load --url URL [--model NAME] [--requests N] [--aiperf COMMAND]
 
-AIPerf runs in an environment of its own (`make aiperf-env`). It drives the server with two small loads:
-sessions that fork, spawn and join (`dag_jsonl`, chat API), and requests at fixed times that share prefixes
-(Mooncake, completions API). The exit code is 1 if a request had an error or was not sent.
+AIPerf runs in an environment of its own (`make aiperf-env`). It drives the server with three loads: sessions
+that fork, spawn and join (`dag_jsonl`, chat API), requests at fixed times that share prefixes (Mooncake,
+completions API), and chats, 50 at once. Answers are streamed. The exit code is 1 if a request had an error or
+was not sent.
 
 AIPerf needs a tokenizer to make and count texts, and takes it from a cache of the Hugging Face hub alone. So
 the check writes such a cache with the tokenizer of the model that ships with Stretto, and forbids the
@@ -31,21 +32,27 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import find_model
 from stretto.engines.openai_server.http import Http
 from stretto.model.errors import ConfigError, EngineFailure, StrettoError
-from stretto.trace.agents.formats import read_agent_trace
 
 AIPERF = Path(".venv-aiperf/bin/aiperf")
 TOKENIZER = "stretto/mini"
 _TIMEOUT_S = 600
 _BLOCK_TOKENS = 512
+_CONCURRENCY = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One load: its lines, and the arguments of AIPerf that belong to the format."""
+    """One load, and the arguments of AIPerf that belong to it.
+
+    Attributes:
+        lines: lines of its file; AIPerf makes the texts if there are none.
+        expected: number of requests.
+    """
 
     name: str
     lines: Sequence[Mapping[str, Any]]
     arguments: tuple[str, ...]
+    expected: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +71,8 @@ class Outcome:
         return not self.errors and self.answered == self.expected
 
 
-def loads() -> tuple[Load, ...]:
-    """Return the two loads: sessions, and a trace."""
+def loads(num_chats: int) -> tuple[Load, ...]:
+    """Return the loads: sessions, a trace, and chats."""
     return (
         Load(
             "dag_jsonl",
@@ -74,6 +81,7 @@ def loads() -> tuple[Load, ...]:
                 *("--custom-dataset-type", "dag_jsonl", "--endpoint-type", "chat"),
                 *("--num-conversations", "1", "--concurrency", "8"),
             ),
+            11,
         ),
         Load(
             "mooncake",
@@ -82,6 +90,18 @@ def loads() -> tuple[Load, ...]:
                 *("--custom-dataset-type", "mooncake_trace", "--endpoint-type", "completions"),
                 *("--fixed-schedule", "--isl-block-size", str(_BLOCK_TOKENS)),
             ),
+            12,
+        ),
+        Load(
+            "chats",
+            (),
+            (
+                *("--endpoint-type", "chat", "--request-count", str(num_chats)),
+                *("--concurrency", str(min(num_chats, _CONCURRENCY))),
+                *("--synthetic-input-tokens-mean", "200", "--synthetic-input-tokens-stddev", "100"),
+                *("--output-tokens-mean", "24", "--output-tokens-stddev", "12"),
+            ),
+            num_chats,
         ),
     )
 
@@ -140,13 +160,15 @@ def run_load(load: Load, aiperf: Path, url: str, model: str, folder: Path) -> Ou
     home, file, out = folder / "hf", folder / f"{load.name}.jsonl", folder / load.name
     if not home.exists():
         write_hub_cache(home)
-    file.write_text("".join(json.dumps(line) + "\n" for line in load.lines))
     command = [
         *(str(aiperf), "profile", "--model", model, "--url", url, "--tokenizer", TOKENIZER, "--streaming"),
-        *("--input-file", str(file), "--output-artifact-dir", str(out), "--ui", "none"),
-        *("--use-server-token-count", *load.arguments),
+        *("--output-artifact-dir", str(out), "--ui", "none", "--use-server-token-count", *load.arguments),
     ]
-    environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    if load.lines:
+        file.write_text("".join(json.dumps(line) + "\n" for line in load.lines))
+        command += ["--input-file", str(file)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     try:
         ended = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
@@ -157,7 +179,7 @@ def run_load(load: Load, aiperf: Path, url: str, model: str, folder: Path) -> Ou
     if not report.is_file():
         tail = (ended.stdout + ended.stderr)[-2000:]
         raise EngineFailure(f"{load.name}: AIPerf ended with {ended.returncode} and no report:\n{tail}")
-    return read_report(json.loads(report.read_text()), len(read_agent_trace(file).requests))
+    return read_report(json.loads(report.read_text()), load.expected)
 
 
 def read_report(report: Mapping[str, Any], expected: int) -> Outcome:
@@ -189,10 +211,11 @@ async def _model_of(url: str) -> str:
 
 
 def main() -> int:
-    """Run both loads and print a line for each; returns the exit code."""
+    """Run all loads and print a line for each; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--url", required=True, help="URL of the server")
     parser.add_argument("--model", help="its model; default: the first that it lists")
+    parser.add_argument("--requests", type=int, default=2000, help="number of chats; default: 2,000")
     parser.add_argument("--aiperf", type=Path, default=AIPERF, help=f"command; default: {AIPERF}")
     options = parser.parse_args()
     try:
@@ -202,7 +225,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             found = {
                 load.name: run_load(load, options.aiperf.absolute(), options.url, model, Path(folder))
-                for load in loads()
+                for load in loads(options.requests)
             }
     except StrettoError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

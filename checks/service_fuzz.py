@@ -18,15 +18,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from checks.openai_clients_check import running
 from checks.openai_document import openai_document
 from stretto import Input, Template
 from stretto.cli.served_engines import with_vector_engines
@@ -44,6 +44,10 @@ SCHEMATHESIS = Path(".venv-fuzz/bin/schemathesis")
 _MAX_S = 2.0
 _MODELS = ("llama-2-7b",)
 """Models of the emulated worker."""
+_EMULATE = ("emulate", "--model", *_MODELS, "--loading-s", "0", "--port", "0", "--speed", "10")
+"""Command of the emulated worker. A request without a limit gets 256 tokens: more than a GPU writes
+within `_MAX_S`.
+"""
 _CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
     "allow_header_conformance"
@@ -84,9 +88,8 @@ async def check(what: str, command: Path, seconds: int, seed: int) -> int:
         pool = None
         llm = llm_engine(STAND_IN)
         if what == "workers":
-            urls = stack.enter_context(_emulated())
-            workers = tuple(WorkerConfig(url=url) for url in urls)
-            pool = WorkerPool(RouterConfig(worker=workers), config)
+            worker = WorkerConfig(url=stack.enter_context(running(*_EMULATE)))
+            pool = WorkerPool(RouterConfig(worker=(worker,)), config)
             llm = pool.deployment
         engines = with_vector_engines([llm, transforms_engine()])[0]
         observers = () if pool is None else (pool,)
@@ -105,30 +108,6 @@ def _ask() -> Template:
     """An app that asks the LLM once."""
     call = LLMCall(prompt="{question}", question=Input("question", "text"))
     return Template("ask", call, {"answer": call["text"]})
-
-
-@contextmanager
-def _emulated() -> Iterator[list[str]]:
-    """Context manager that runs an emulated server in a process of its own; gives its URL."""
-    command = [
-        sys.executable,
-        "-m",
-        "stretto",
-        "emulate",
-        "--model",
-        _MODELS[0],
-        "--loading-s",
-        "0",
-        "--port",
-        "0",
-    ]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        yield [next(found[0] for line in server.stderr if (found := re.search(r"http://[^\s,]+", line)))]
-    finally:
-        server.kill()
-        server.communicate()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -98,11 +98,8 @@ def test_an_extra_brings_what_its_features_import(extra: str) -> None:
         ("service", ("serve", "--llm", "http://127.0.0.1:9", "--port", 0)),
         ("client", ("load", "{trace}", "--url", "http://127.0.0.1:9")),
         ("client", ("profile", "--llm", "http://127.0.0.1:9")),
-        ("client", ("profile", "embedding", "--embedder", "http://127.0.0.1:9", "--llm", "stand-in")),
         ("postgres", ("collections",)),
         ("local", ("ask", "Where?", "--docs", "{trace}")),
-        ("local", ("ask", "Where?", "--docs", "{trace}", "--app", "search")),
-        ("local", ("profile", "chunking", "--llm", "stand-in")),
         ("local", ("profile", "llm")),
     ],
 )

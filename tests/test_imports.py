@@ -43,8 +43,13 @@ def trees(folder: Path) -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text("utf-8")) for path in sorted(folder.rglob("*.py"))}
 
 
-def imports(folder: Path = ROOT) -> Iterator[tuple[str, str, str]]:
+@cache
+def imports(folder: Path = ROOT) -> tuple[tuple[str, str, str], ...]:
     """Return (package, file, imported module) of every import in the source, wherever it stands."""
+    return tuple(_imports(folder))
+
+
+def _imports(folder: Path) -> Iterator[tuple[str, str, str]]:
     for path, tree in trees(folder).items():
         place = path.relative_to(folder)
         for node in ast.walk(tree):

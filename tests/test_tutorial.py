@@ -1,7 +1,8 @@
 """The five steps of the tutorial work by copy and paste.
 
-They run with the default model where it was fetched, else with the small checkpoint of the tests, whose words
-make no sense. So what an LLM writes is not compared, but what comes from documents and from scripts is.
+They run with the small checkpoint of the tests, whose words make no sense. So what an LLM writes is not
+compared, but what comes from documents and from scripts is. The long tests run them with the default model,
+where it was fetched, as well: that takes a minute.
 """
 
 from __future__ import annotations
@@ -35,15 +36,17 @@ def page(step: str) -> Path:
     return DOCS / "tutorial" / f"{step}.md"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture(params=["small", pytest.param("default", marks=pytest.mark.long)])
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the files of all steps, in which the models of this machine are at hand."""
     default = FETCHED_MODELS["smollm2"]
+    if request.param == "default" and not default.is_here:
+        pytest.skip("the default model was not fetched")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for step in STEPS:
         write_files(page(step), tmp_path)
-    with models_loaded_once(default.name if default.is_here else str(MINI)):
+    with models_loaded_once(default.name if request.param == "default" else str(MINI)):
         yield tmp_path
     for name in [name for name in sys.modules if name == "my_app"]:
         del sys.modules[name]

@@ -42,9 +42,9 @@ ARMS: Mapping[str, dict[str, Any]] = {
     ROOMY: {"policy": "per_invocation", "holds_programs": False},
 }
 _BLOCK_CHARS = 16
-_LONG = {**LLAMA_7B, "max_position_embeddings": 16_384}
-_TINY = {**_LONG, "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128}
-_TINY |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+LONG = {**LLAMA_7B, "max_position_embeddings": 16_384}
+TINY = {**LONG, "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128}
+TINY |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
 
 
 def words(text: str) -> str:
@@ -91,7 +91,7 @@ def measure(given: argparse.Namespace, sessions: Sequence[Session], results: Res
     """Run each number of sessions in each arm, and write a row after each run."""
     with tempfile.TemporaryDirectory() as name, random_weights():
         folder = Path(name)
-        write_checkpoint(folder, _TINY if given.tiny else _LONG)
+        write_checkpoint(folder, TINY if given.tiny else LONG)
         for seed in range(given.first_seed, given.first_seed + given.seeds):
             for number in given.sessions:
                 for arm in ARMS:

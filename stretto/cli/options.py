@@ -238,6 +238,21 @@ WorkerKey = Annotated[
     str | None,
     typer.Option("--worker-key", help="PEM file with the private key of this certificate.", metavar="FILE"),
 ]
+Announce = Annotated[
+    str | None,
+    typer.Option(
+        "--announce",
+        help="Address at which other routers before the same workers are told what this one sends there, "
+        "such as tcp://0.0.0.0:7400.",
+        metavar="ADDRESS",
+    ),
+]
+Peer = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--peer", help="Address at which such a router announces; give one for each.", metavar="ADDRESS"
+    ),
+]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen at.")]
 Port = Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")]
 

@@ -14,7 +14,7 @@ from stretto.cli.terminal import say
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
 
-_OF_THE_FILE = ("placement", "snapshot", "host", "port", "max_held_bytes")
+_OF_THE_FILE = ("placement", "snapshot", "announce", "host", "port", "max_held_bytes")
 """Options that stand for settings of the file."""
 
 
@@ -64,6 +64,8 @@ class RouteOptions:
             metavar="NUMBER",
         ),
     ] = None
+    announce: options.Announce = None
+    peers: options.Peer = ()
     otel: options.Otel = None
     tls_certificate: options.TlsCertificate = None
     tls_key: options.TlsKey = None
@@ -97,6 +99,7 @@ def route(given: RouteOptions) -> None:
     settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in given.workers)))
     settings = replace(settings, alias=(*settings.alias, *map(read_alias, given.aliases)))
     values: dict[str, Any] = {name: getattr(given, name) for name in _OF_THE_FILE}
+    values["peer"] = (*settings.peer, *given.peers)
     settings = replace(settings, **{name: value for name, value in values.items() if value is not None})
     settings = with_tls(settings, given.tls_certificate, given.tls_key)
     settings = with_worker_tls(settings, given.worker_ca, given.worker_certificate, given.worker_key)

@@ -38,7 +38,7 @@ def run_at_servers(
 
     Raises:
         ConfigError: an address or the file is wrong, or no server has the model of a node.
-        EngineUnavailable: a server is not up.
+        EngineUnavailable: a server is not up; or see `answer_all`.
         JournalError, NotSaved: see `answer_all`.
     """
     check_installed("service", "--url and --engines", "httptools", "httpx", "uvloop")
@@ -69,20 +69,19 @@ async def _run(
 ) -> RunOutcome:
     from stretto.operate.watch import Watch
     from stretto.planner.running.unplanned_run import answer_all
-    from stretto.service.batches.calls_at_service import CallsAtService, served_models
+    from stretto.service.batches.calls_at_service import CallsAtService, ServersOfRun, served_models
     from stretto.service.serve import running_service
 
     watch = Watch() if parts.pool is None else parts.pool.watch
     async with running_service(parts, {}, say, watch, has_port=False) as service:
         tenant = service.app.tenants.named("")
         assert tenant is not None, "a service without tenants has the one without a name"
-        workers = [] if parts.pool is None else list(parts.pool.front.router_state.view.workers())
-        for worker in workers:
+        servers = ServersOfRun(service.runtime, parts.pool)
+        for worker in servers.workers:
             if worker.state != "serving":
                 raise EngineUnavailable(f"server {worker.config.url} is not up: {worker.reason}")
         if is_app:
             job.check(await served_models(service.app, tenant), "models of the servers")
-        num_servers = len(workers) + sum(len(one.replicas) for one in parts.deployments)
         return await answer_all(
-            job, "servers", partial(CallsAtService, service.app, tenant, num_servers), on_progress
+            job, "servers", partial(CallsAtService, service.app, tenant, servers), on_progress
         )

@@ -100,6 +100,8 @@ class ServeOptions:
             metavar="DIR",
         ),
     ] = None
+    announce: options.Announce = None
+    peers: options.Peer = ()
     tls_certificate: options.TlsCertificate = None
     tls_key: options.TlsKey = None
     worker_ca: options.WorkerCa = None
@@ -155,9 +157,12 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
     machine, described = (None, ()) if tables is None else deployed(tables)
     watch = watch_of(given.otel)
     worker_tls = given.worker_ca, given.worker_certificate, given.worker_key
-    pool = pool_of(given.worker, tables, config, say, given.model, watch, worker_tls)
+    peers = given.announce, given.peers
+    pool = pool_of(given.worker, tables, config, say, given.model, watch, worker_tls, peers)
     if pool is None and any(worker_tls):
         raise UserError("--worker-ca, --worker-certificate, --worker-key: have no use without workers")
+    if pool is None and any(peers):
+        raise UserError("--announce, --peer: have no use without workers")
     if pool is None:
         deployments = with_usual_engines(described, given.llm, given.api, given.tokenizer, given.model)
     else:

@@ -32,6 +32,7 @@ def pool_of(
     model: str | None,
     watch: Watch | None = None,
     worker_tls: tuple[str | None, str | None, str | None] = (None, None, None),
+    peers: tuple[str | None, Sequence[str]] = (None, ()),
     *,
     is_patient: bool = False,
 ) -> WorkerPool | None:
@@ -43,6 +44,8 @@ def pool_of(
         watch: observer of all requests; None for one of the pool's own.
         worker_tls: files with authorities of workers' certificates, a certificate that they are shown, and
             its key, in place of those of the file.
+        peers: address at which routers before the same workers are told what this one sends there, in place
+            of that of the file, and addresses at which those announce.
         is_patient: whether requests wait as a run lets them, in place of as clients do.
 
     Raises:
@@ -62,6 +65,8 @@ def pool_of(
     if config.tls is not None:
         raise ConfigError("[router] has tls, but its clients are those of the service: put it into [service]")
     config = with_worker_tls(config, *worker_tls)
+    announce, others = peers
+    config = replace(config, announce=announce or config.announce, peer=(*config.peer, *others))
     if is_patient:
         if config.workers_file is not None or any(worker.is_several for worker in config.worker):
             raise ConfigError(

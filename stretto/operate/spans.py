@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from stretto.model.record import record
 from stretto.sched.messages import Action, Event, Open, Reply, Submit
@@ -64,6 +64,52 @@ class SpanRecord:
     error: str = ""
 
 
+class EndedRequest(NamedTuple):
+    """A request that has ended, whose spans are still to be made. Times are those of the driver's clock."""
+
+    trace: RequestTrace
+    context: TraceContext
+    ended_s: float
+
+    def spans(self, new_id: Callable[[int], int]) -> list[SpanRecord]:
+        """Return its span, and those of its attempts.
+
+        Args:
+            new_id: returns a random number of so many bits.
+        """
+        trace, context, ended_s = self
+        operation = _OPERATIONS.get(trace.target) or f"stretto.{trace.target.rpartition('/')[2]}"
+        named = trace.step if operation == "execute_tool" else trace.model
+        found = [
+            SpanRecord(
+                f"{operation} {named}" if named else operation,
+                "internal",
+                context.trace_id,
+                context.span_id,
+                context.parent_id,
+                trace.arrived_s,
+                ended_s,
+                _attributes(trace, operation),
+                "" if trace.status == 200 else str(trace.status),
+            )
+        ]
+        if not trace.target.startswith("/"):
+            return found  # a task of an engine in this process is its own attempt
+        ends_s = [one.at_s for one in trace.tries[1:]] + [ended_s]
+        for number, (one, end_s) in enumerate(zip(trace.tries, ends_s, strict=True), 1):
+            attributes: dict[str, Attribute] = {
+                "server.address": one.name,
+                "stretto.attempt": number,
+                "stretto.reason": one.choice.reason,
+            }
+            failure = "attempt failed" if one.failure else ""
+            ids = context.trace_id, new_id(64), context.span_id
+            found.append(
+                SpanRecord(f"attempt {number}", "client", *ids, one.at_s, end_s, attributes, failure)
+            )
+        return found
+
+
 @dataclass(slots=True)
 class _Program:
     """A program's span, which has not ended."""
@@ -81,11 +127,15 @@ class Spans(Observer):
 
     Args:
         emit: takes each span that has ended.
+        later: takes each request that has ended, in place of its spans; None makes them at once.
     """
 
-    def __init__(self, emit: Callable[[SpanRecord], None]) -> None:
+    def __init__(
+        self, emit: Callable[[SpanRecord], None], later: Callable[[EndedRequest], None] | None = None
+    ) -> None:
         self._emit = emit
-        self._random = Random(SystemRandom().getrandbits(128)).getrandbits
+        self._later = later
+        self.new_id = Random(SystemRandom().getrandbits(128)).getrandbits
         self._programs: OrderedDict[TenantProgram, _Program] = OrderedDict()
         self._queries: dict[str, TenantProgram] = {}
 
@@ -98,7 +148,7 @@ class Spans(Observer):
         if parent is None:
             parent = self._program_of(trace).context
         trace.context = TraceContext(
-            parent.trace_id, self._random(64), parent.span_id, is_sampled=parent.is_sampled
+            parent.trace_id, self.new_id(64), parent.span_id, is_sampled=parent.is_sampled
         )
         return trace.context
 
@@ -116,7 +166,12 @@ class Spans(Observer):
             program.num_open -= 1
             program.last_s = now_s
         if context is not None and context.is_sampled:
-            self._emit_request(trace, context, now_s)
+            ended = EndedRequest(trace, context, now_s)
+            if self._later is not None:
+                self._later(ended)
+            else:
+                for span in ended.spans(self.new_id):
+                    self._emit(span)
         self._end_silent(now_s)
 
     def on_event(self, event: Event, now_s: float) -> None:
@@ -148,7 +203,7 @@ class Spans(Observer):
         if (program := self._programs.get(key)) is not None:
             self._programs.move_to_end(key)
             return program
-        context = TraceContext(self._random(128), self._random(64), 0, is_sampled=True)
+        context = TraceContext(self.new_id(128), self.new_id(64), 0, is_sampled=True)
         attributes: dict[str, Attribute] = {
             "gen_ai.operation.name": "invoke_workflow",
             "gen_ai.agent.name": trace.door,
@@ -180,38 +235,6 @@ class Spans(Observer):
                 one.name, "internal", ids.trace_id, ids.span_id, 0, one.start_s, one.last_s, one.attributes
             )
         )
-
-    def _emit_request(self, trace: RequestTrace, context: TraceContext, now_s: float) -> None:
-        operation = _OPERATIONS.get(trace.target) or f"stretto.{trace.target.rpartition('/')[2]}"
-        is_tool = operation == "execute_tool"
-        named = trace.step if is_tool else trace.model
-        name = f"{operation} {named}" if named else operation
-        self._emit(
-            SpanRecord(
-                name,
-                "internal",
-                context.trace_id,
-                context.span_id,
-                context.parent_id,
-                trace.arrived_s,
-                now_s,
-                _attributes(trace, operation),
-                "" if trace.status == 200 else str(trace.status),
-            )
-        )
-        if not trace.target.startswith("/"):
-            return  # a task of an engine in this process is its own attempt
-        ends_s = [one.at_s for one in trace.tries[1:]] + [now_s]
-        for number, (one, end_s) in enumerate(zip(trace.tries, ends_s, strict=True)):
-            attributes: dict[str, Attribute] = {
-                "server.address": one.name,
-                "stretto.attempt": number + 1,
-                "stretto.reason": one.choice.reason,
-            }
-            failure = "attempt failed" if one.failure else ""
-            ids = context.trace_id, self._random(64), context.span_id
-            name = f"attempt {number + 1}"
-            self._emit(SpanRecord(name, "client", *ids, one.at_s, end_s, attributes, failure))
 
     def check_invariants(self) -> None:
         """Check that no program has fewer than no open requests. For tests."""

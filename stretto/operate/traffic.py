@@ -14,6 +14,7 @@ from typing import Any
 
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
+from stretto.model.record import record
 from stretto.sched.observer import Observer
 from stretto.sched.request_trace import RequestTrace, TenantProgram
 
@@ -23,7 +24,7 @@ _MAX_OPENINGS = 8
 _MAX_BLOCKS = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SeenRequest:
     """A request that was answered. Times are seconds of the door's clock.
 
@@ -68,21 +69,22 @@ def read_requests(rows: Sequence[Mapping[str, Any]]) -> list[SeenRequest]:
 
 
 @dataclass(slots=True)
-class _Open:
-    number: int
-    after: int | None
-    like: int | None = None
-    num_alike: int = 0
-    num_blocks: int = 0
-
-
-@dataclass(slots=True)
 class _Seen:
     """The last request of a program that has ended, and the beginning of the key of its last prompt."""
 
     last: int | None = None
     number: int = -1
     hashes: bytes = b""
+
+
+@dataclass(slots=True)
+class _Open:
+    number: int
+    program: _Seen
+    after: int | None
+    like: int | None = None
+    num_alike: int = 0
+    num_blocks: int = 0
 
 
 class RecentTraffic(Observer):
@@ -98,17 +100,16 @@ class RecentTraffic(Observer):
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Note that a request has come."""
         seen = self._program(trace.tenant_program)
-        self._open[id(trace)] = _Open(self._num, seen.last)
+        self._open[id(trace)] = _Open(self._num, seen, seen.last)
         self._num += 1
 
-    def has_key(self, trace: RequestTrace, key: PromptKey) -> None:
+    def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
         """Note the key of the prompt of a request that has come."""
         if (opened := self._open.get(id(trace))) is None:
             return
         hashes = pack_hashes(key.blocks)[: _MAX_BLOCKS * HASH_BYTES]
-        seen = self._program(trace.tenant_program)
-        others = [seen] if seen.hashes else list(self._openings)
-        for one in others:
+        seen = opened.program
+        for one in (seen,) if seen.hashes else self._openings:
             if (num := _num_alike(one.hashes, hashes)) > opened.num_alike:
                 opened.like, opened.num_alike = one.number, num
         if not seen.hashes:
@@ -122,7 +123,7 @@ class RecentTraffic(Observer):
             return
         if trace.status != 200 or not trace.tries or not (opened.num_blocks or trace.door == "openai"):
             return  # what no router has sent has no worker
-        self._program(trace.tenant_program).last = opened.number
+        opened.program.last = opened.number
         first_s = trace.first_token_s
         self._requests.append(
             SeenRequest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stretto.operate.certificates import Certificates
+from stretto.operate.deferred import DeferredObservers
 from stretto.operate.prefix.guard import PrefixGuard
 from stretto.operate.program_times import ProgramTimes
 from stretto.operate.request_lines import RequestLines
@@ -19,24 +20,39 @@ class Watch:
         spans: makes spans of requests, for a collector; None makes none.
 
     Attributes:
-        metrics: counts of requests.
-        programs: where the time of the last programs went.
         prompts: which programs send prompts that change before text that stays.
-        traffic: requests of the last minutes, for simulations.
+        deferred: observers that are shown requests many at a time.
         certificates: certificates of TLS, which are read anew when their files change.
         observers: all observers, which are to be shown each request.
     """
 
     def __init__(self, spans: Spans | None = None) -> None:
-        self.metrics = RequestMetrics()
-        self.programs = ProgramTimes()
+        self._metrics, self._programs, self._traffic = RequestMetrics(), ProgramTimes(), RecentTraffic()
+        self.deferred = DeferredObservers([self._metrics, self._programs, self._traffic])
         self.prompts = PrefixGuard()
-        self.traffic = RecentTraffic()
         self.certificates = Certificates()
         self.spans = spans
-        self.observers = Observers([self.metrics, self.programs, self.traffic, RequestLines()])
+        self.observers = Observers([self.deferred, RequestLines()])
         if spans is not None:
             self.observers.add(spans)
+
+    @property
+    def metrics(self) -> RequestMetrics:
+        """Counts of requests."""
+        self.deferred.catch_up()
+        return self._metrics
+
+    @property
+    def programs(self) -> ProgramTimes:
+        """Where the time of the last programs went."""
+        self.deferred.catch_up()
+        return self._programs
+
+    @property
+    def traffic(self) -> RecentTraffic:
+        """Requests of the last minutes, for simulations."""
+        self.deferred.catch_up()
+        return self._traffic
 
     def close(self) -> None:
         """Send what is left to send."""

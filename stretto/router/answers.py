@@ -10,6 +10,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from stretto.model.errors import BadReply, BadServer, EngineUnavailable
 from stretto.router.messages import WorkerUsage
 from stretto.wire.errors import raise_for_event
@@ -40,7 +42,7 @@ _LAST = re.compile(
 _PAGE_KINDS = b"text/html", b"application/xhtml"
 _PAGE = re.compile(rb"<(?:!doctype html|html)", re.IGNORECASE)
 _DATA = re.compile(rb"^data: ?(.*)", re.MULTILINE)
-_NO_CHOICES = re.compile(rb'"choices"\s*:\s*(?:\[\s*\]|null)')
+_A_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\{')
 _NOTHING = b"", b"null", b"[DONE]"
 """First events of streams that bring no answer."""
 _MAX_REPORT_BYTES = 10_000
@@ -103,8 +105,28 @@ def is_answer(kind: bytes, body: bytes) -> bool:
     body = body.strip()
     if not kind or kind.lower().startswith(b"application/json"):
         is_whole = len(body) > len(b"{}") and body[:1] + body[-1:] in (b"{}", b"[]")
-        return is_whole and not (len(body) <= _MAX_REPORT_BYTES and _NO_CHOICES.search(body))
+        is_usual = len(body) > _MAX_REPORT_BYTES or _A_CHOICE.search(body) or b'"choices"' not in body
+        return is_whole and (bool(is_usual) or body[:1] == b"[" or _has_choices(body))
     return not (kind.lower().startswith(b"text/") and _PAGE.match(body))
+
+
+class _Choice(msgspec.Struct):
+    pass
+
+
+class _Choices(msgspec.Struct):
+    choices: list[_Choice] | msgspec.UnsetType = msgspec.UNSET
+
+
+_CHOICES = msgspec.json.Decoder(_Choices)
+
+
+def _has_choices(body: bytes) -> bool:
+    """Return whether a body is JSON whose `choices`, if it has the field, are a list with objects."""
+    try:
+        return _CHOICES.decode(body).choices != []
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def reported_failure(body: bytes) -> str:

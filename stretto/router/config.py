@@ -25,6 +25,7 @@ from stretto.router.worker_url import parse_address, server_of
 from stretto.sched.orders import GONE_ORDERS, ORDERS, check_policy
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_ENDPOINT = re.compile(r"tcp://[^\s/]+:(\d{1,5}|\*)|ipc://\S+")
 _OWN_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "upgrade", "expect"))
 """Headers that the router writes itself."""
 
@@ -158,6 +159,9 @@ class RouterConfig:
             are looked up in what workers report of their caches; None looks up those that come as token ids.
         snapshot: file that keeps what workers hold in their caches, from the router's end to its next start;
             None begins without. What workers report by KV events is not kept.
+        announce: address such as "tcp://0.0.0.0:7400" at which other routers before the same workers are told
+            what this one sends there; None tells nobody.
+        peer: addresses at which those routers announce.
         admin_key_env: environment variable with the key of the admin, who may change the workers, and see the
             live page and where the time of programs went; None leaves that to clients on the same machine.
         tls: certificate and key that clients are shown; None answers in plain HTTP.
@@ -200,6 +204,8 @@ class RouterConfig:
     learns_slots: bool = True
     tokenizer: str | None = None
     snapshot: str | None = None
+    announce: str | None = None
+    peer: tuple[str, ...] = ()
     admin_key_env: str | None = None
     tls: ServerTls | None = None
     worker_tls: ClientTls | None = None
@@ -256,6 +262,7 @@ class RouterConfig:
                 "router: a snapshot is only of use with a placement that keeps an index of prefixes, such as "
                 f"'stretto'; {self.placement!r} keeps none"
             )
+        self._check_peers()
         names = [one.name for one in self.alias]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ConfigError(f"router: alias {twice[0]!r} is given twice")
@@ -263,6 +270,19 @@ class RouterConfig:
         for worker, server in zip(self.worker, servers, strict=True):
             if servers.count(server) > 1:
                 raise ConfigError(f"worker {worker.url} is given twice")
+
+    def _check_peers(self) -> None:
+        """Check the addresses of routers before the same workers. Raises ConfigError."""
+        addresses = self.peer if self.announce is None else (self.announce, *self.peer)
+        for address in addresses:
+            if not isinstance(address, str) or not _ENDPOINT.fullmatch(address):
+                raise ConfigError(
+                    f"router: {address!r:.200} is no address of a router; it must be tcp://HOST:PORT or ipc://PATH"
+                )
+        if self.peer and self.announce is None:
+            raise ConfigError(
+                "router: peer is given without announce; routers tell each other, so each needs both"
+            )
 
 
 def _is_header_value(value: object) -> bool:

@@ -26,14 +26,18 @@ class NamedProgram:
             a program by itself.
         is_final: whether it makes no request after this one.
         has_returned: whether further requests are likely: the client names it, or it has made one before.
+        shared: name by which all routers know it, because its client has named it; "" if it has not.
     """
 
     name: str = ""
     is_final: bool = False
     has_returned: bool = True
+    shared: str = ""
 
 
 NO_PROGRAM = NamedProgram()
+BY_CLIENT = "="
+"""Beginning of the names by which all routers know programs."""
 
 
 @record(kw_only=True)

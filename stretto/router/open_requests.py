@@ -17,6 +17,8 @@ from stretto.model.deployment import Engine
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.router import believable
+from stretto.router.announcing.announcer import Announcer
+from stretto.router.announcing.records import ended_record, left_record, sent_record
 from stretto.router.config import RouterConfig
 from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
@@ -36,7 +38,7 @@ from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
-from stretto.router.workers import MOST_TOKENS, Worker, Workers
+from stretto.router.workers import MOST_TOKENS, Worker, Workers, worker_name
 from stretto.sched.orders.order import prices_s
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
@@ -67,6 +69,7 @@ class OpenRequests:
         num_offline_waiting: number of offline requests that wait.
         offline_due_s: time at which an offline request that waits may begin, if nothing else happens.
         yields_s: seconds for which a request gives way to those of a better class.
+        announcer: what is told of the requests to routers before the same workers; None without any.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class OpenRequests:
         self.offline_due_s = math.inf
         self.num_offline_waiting = 0
         self.tickets = count()
+        self.announcer: Announcer | None = None
 
     def wait(self, ticket: Ticket, name: QueueName, held_tokens: int = 0) -> None:
         """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
@@ -155,6 +159,11 @@ class OpenRequests:
         client.tried.add(choice.instance)
         client.again_at.discard(choice.instance)
         self.room.sent(ticket, choice.instance)
+        if self.announcer is not None and worker is not None:
+            room = self.room.place_of(ticket)
+            self.announcer.sent(
+                sent_record(ticket, client.request, client.running, worker_name(worker), room)
+            )
         if client.step is not None:
             self.account.sent(client.step, now_s)
         if client.has_waited:
@@ -234,6 +243,8 @@ class OpenRequests:
         usage = believable.usage(usage, client.request, most_tokens)
         is_timed = status is not None and not (was_refused or was_paused)
         self.loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
+        if self.announcer is not None:
+            self.announcer.ended(ended_record(running, usage, is_timed=is_timed, was_refused=was_refused))
         return worker, usage
 
     def forget(
@@ -259,6 +270,8 @@ class OpenRequests:
             account.query_ended(step.query)
             if client.request.program.is_final:
                 account.program_ended(client.request.program.name, step.record.tenant)
+        if self.announcer is not None and self.room.place_of(ticket) != "unknown":
+            self.announcer.left(left_record(ticket, counts, was_refused=was_refused))
         self.room.ended(ticket, client.request, counts, now_s, was_refused=was_refused)
 
     def at(self, worker: WorkerId) -> list[Ticket]:

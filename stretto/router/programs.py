@@ -11,7 +11,7 @@ from stretto.cluster.recognition.ids import ProgramIds, read_ids
 from stretto.cluster.recognition.messages import AskedProgram, Recognised
 from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.http.client.headers import Headers
-from stretto.router.messages import NamedProgram
+from stretto.router.messages import BY_CLIENT, NamedProgram
 from stretto.wire.answer_start import AnswerStart
 from stretto.wire.turns import read_prompt
 
@@ -43,13 +43,17 @@ class RoutedProgram:
         self._is_single = num_answers == 1
         self.recognised: Recognised = recogniser.arrive(asked)
         self.answer = AnswerStart(path)
+        name = asked.ids.parent or asked.ids.name
+        self._shared = f"{BY_CLIENT}{name}" if name else ""
 
     @property
     def named(self) -> NamedProgram:
         """The program as the queues and the room know it. A doubtful join counts for neither."""
         found = self.recognised
         is_known = found.confidence in ("certain", "sure")
-        return NamedProgram(str(found.program), is_final=found.is_last, has_returned=is_known)
+        return NamedProgram(
+            str(found.program), is_final=found.is_last, has_returned=is_known, shared=self._shared
+        )
 
     @property
     def told_as(self) -> str:

@@ -38,7 +38,7 @@ class PromptWatch:
         """Note a request that was placed, and how it is sent."""
         if (key := routed.key) is None:
             return
-        self._watch.traffic.has_key(trace, key)
+        self._watch.deferred.on_request_keyed(trace, key)
         kind = kind_of(trace.target, routed, is_listed=trace.is_listed)
         if self._watch.prompts.arrived(kind, routed.program.name, key.blocks, key.block_tokens):
             self._look(trace, kind, routed.program.name, outgoing.edited_body)

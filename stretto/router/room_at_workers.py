@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Literal
 
 from stretto.cluster.room.contexts import RoomRequest
 from stretto.cluster.room.room import Entered, Room
@@ -83,10 +84,14 @@ class RoomAtWorkers:
 
     Args:
         holds: whether requests are held at all.
+
+    Attributes:
+        shares_names: whether other routers tell of programs too, so that these go by names that all know.
     """
 
     def __init__(self, *, holds: bool) -> None:
         self._holds = holds
+        self.shares_names = False
         self._pools: list[_Pool] = []
         self._by_model: dict[str, _Pool] = {}
         self._of_worker: dict[WorkerId, _Pool] = {}
@@ -159,17 +164,47 @@ class RoomAtWorkers:
         room, what belongs to no program is not made known to the room. Neither are first requests of programs
         that are not likely to go on, but for one of `_WATCHED`, by which it is noticed when that changes.
         """
-        pool, key, program = self._pool_of(request.model), request.key, request.program.name
+        pool = self._pool_of(request.model)
         if pool is None or request.objective == "offline" or _is_left_out(ticket, request, pool.room):
             return Entered(ticket)
-        room = pool.room
-        if not (is_sized := pool.is_sized) and key is None:
+        if not pool.is_sized and request.key is None:
             return Entered(ticket)
-        if is_sized and not room.wants_blocks:
+        described = self._described(pool, ticket, request, num_output)
+        entered = pool.room.arrive(described, now_s)
+        if entered is None:
+            self._held[ticket] = described
+            if request.step is None:
+                self._plain_since_s[ticket] = now_s
+        return entered
+
+    def follow(
+        self,
+        ticket: Ticket,
+        request: RoutedRequest,
+        num_output: int,
+        worker: WorkerId,
+        now_s: float,
+        *,
+        is_inside: bool,
+    ) -> None:
+        """Take note of a request that another router has sent to a worker, where its program `is_inside` by
+        that router's account, or has no room.
+        """
+        pool = self._of_worker.get(worker)
+        if pool is not None:
+            described = self._described(pool, ticket, request, num_output)
+            pool.room.follow(described, worker, now_s, is_inside=is_inside)
+
+    def _described(self, pool: _Pool, ticket: Ticket, request: RoutedRequest, num_output: int) -> RoomRequest:
+        """Return a request as the room of a pool knows it, which counts it from now on."""
+        key, program = request.key, request.program.name
+        if pool.is_sized and not pool.room.wants_blocks:
             key = None  # the program that it names is believed
-        described = RoomRequest(
+        self._of_ticket[ticket] = pool
+        pool.num_requests += 1
+        return RoomRequest(
             ticket,
-            (request.owner, program) if program else ticket,
+            self._name_of(request) if program else ticket,
             request.model,
             request.num_tokens,
             () if key is None else key.blocks,
@@ -178,14 +213,18 @@ class RoomAtWorkers:
             bool(program) and request.program.has_returned,
             not program or request.program.is_final,
         )
-        self._of_ticket[ticket] = pool
-        pool.num_requests += 1
-        entered = room.arrive(described, now_s)
-        if entered is None:
-            self._held[ticket] = described
-            if request.step is None:
-                self._plain_since_s[ticket] = now_s
-        return entered
+
+    def _name_of(self, request: RoutedRequest) -> tuple[str, str]:
+        """Return the name of a request's program in rooms."""
+        program = request.program
+        return request.owner, (program.shared if self.shares_names else "") or program.name
+
+    def place_of(self, ticket: Ticket) -> Literal["inside", "outside", "unknown"]:
+        """Return whether the program of a request has room at a worker, or whether nothing is known of it."""
+        pool = self._of_ticket.get(ticket)
+        if pool is None:
+            return "unknown"
+        return "inside" if pool.room.is_inside(ticket) else "outside"
 
     def released(self, now_s: float) -> Iterator[Entered]:
         """Yield the requests that were held and may go out now."""
@@ -226,7 +265,7 @@ class RoomAtWorkers:
             usage = Usage(*map(pool.scaled, counts))
         pool.room.ended(ticket, now_s, usage, was_refused=was_refused)
         if request.program.is_final:
-            pool.room.finished((request.owner, request.program.name))
+            pool.room.finished(self._name_of(request))
         self._drop_empty(pool)
 
     def finished(self, tenant: str, program: str) -> None:

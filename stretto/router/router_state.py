@@ -38,6 +38,7 @@ from stretto.cluster.placement import Placement, PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.record import changed
+from stretto.router.announcing.announcer import Announcer
 from stretto.router.config import RouterConfig
 from stretto.router.dispatch import Dispatch
 from stretto.router.held_blocks import HeldByWorkers
@@ -45,6 +46,8 @@ from stretto.router.membership import Membership
 from stretto.router.messages import Cut, RoutedRequest, RouterAction, Ticket, WorkerId, WorkerUsage
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.open_requests import UNKNOWN, OpenRequests
+from stretto.router.peers.peers import Peers
+from stretto.router.peers.requests import PeerRequests
 from stretto.router.refusing_workers import RefusingWorkers
 from stretto.router.repeats import Repeats
 from stretto.router.routed_client import Client
@@ -294,6 +297,15 @@ class RouterState:
     def forget_reports(self, worker: WorkerId) -> None:
         """Handle that a worker reports nothing of its prefix cache any more."""
         self._caches.forget(worker)
+
+    def follow_peers(self, origin: str) -> Peers:
+        """Begin to tell other routers what happens here, under a name that no other process has; return what
+        follows them.
+        """
+        self._open.announcer = announcer = Announcer(origin)
+        self._open.account.on_charge = announcer.charged
+        self._room.shares_names = True
+        return Peers(announcer, PeerRequests(self._open), self._turns.freed)
 
     def check_invariants(self) -> None:
         """Check that loads, queues and requests agree. Tests call it after every event."""

@@ -30,6 +30,7 @@ from stretto.sched.orders.tenants_served import NO_WEIGHTS
 
 if TYPE_CHECKING:
     from stretto.router.kv_feeds import KVFeeds
+    from stretto.router.peer_link import PeerLink
 
 _SWEEP_S = 1.0
 _GRACE_S = 25.0
@@ -51,6 +52,7 @@ class RunningRouter:
     Attributes:
         changes: what changes the workers; inside of the block.
         sources: what tells of workers that come and go; inside of the block.
+        peers: the exchange with other routers before the same workers, inside of the block; None without.
         learned: what programs have asked for. One of an earlier run may be put there before this one begins.
 
     Raises:
@@ -95,6 +97,7 @@ class RunningRouter:
         self._checks = HealthChecks(self.front)
         self._load_checks = LoadChecks(self.front)
         self._feeds: KVFeeds | None = None
+        self.peers: PeerLink | None = None
         self.changes = WorkerChanges(self.front, self._checks, self._cache_feeds)
         self.door.own_route = OwnRoutes(self.door, self.changes)
         self._keeper: WorkerKeeper | None = None
@@ -113,6 +116,7 @@ class RunningRouter:
             for worker in self.front.router_state.view.workers():
                 if worker.config.kv_events is not None:
                     self._cache_feeds().begin(worker)
+            self._follow_peers()
             self._keeper = WorkerKeeper(self.changes, self.sources)
             if self._has_port:
                 await self.door.server.listen()
@@ -136,6 +140,8 @@ class RunningRouter:
             await self._keeper.close()
         if self._feeds is not None:
             await self._feeds.close()
+        if self.peers is not None:
+            await self.peers.close()
         if self.front.tokens is not None:
             self.front.tokens.close()
         await self._checks.close()
@@ -163,6 +169,13 @@ class RunningRouter:
         if self._config.snapshot is not None and (index := self.front.placement.index) is not None:
             self._held = HeldBlocksFile(Path(self._config.snapshot))
             self._held.restore(index, self.front.router_state.view.workers(), monotonic())
+
+    def _follow_peers(self) -> None:
+        """Begin to talk to other routers before the same workers, if there are any. Raises ConfigError."""
+        if self._config.announce is not None:
+            with imports_of("kv-events", "announce"):
+                from stretto.router.peer_link import PeerLink
+            self.peers = PeerLink(self.front, self._config)
 
     def _cache_feeds(self) -> KVFeeds:
         """Return what follows the KV events of workers that publish them. Raises ConfigError."""

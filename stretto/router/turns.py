@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 from stretto.cluster.placement import Choice
@@ -68,13 +69,22 @@ class Turns:
         self._open.note_offline(now_s)
         return actions
 
+    def freed(self, workers: Collection[WorkerId], now_s: float) -> list[RouterAction]:
+        """Send what waits and fits now, when other routers' requests have ended at some workers; take offline
+        requests off workers where theirs have come.
+        """
+        actions: list[RouterAction] = []
+        for worker in dict.fromkeys(workers) if self._open.waiting else ():
+            actions += self.fill(worker, now_s)
+        return actions + self.release_held(now_s) + self.withdraw_offline(now_s)
+
     def withdraw_offline(self, now_s: float) -> list[RouterAction]:
         """Take offline requests off workers where others have come; they wait again, and begin anew."""
         actions: list[RouterAction] = []
         for ticket in self._open.loads.offline.in_the_way(now_s):
-            client = self._open.clients[ticket]
-            if client.has_begun or not client.request.is_repeatable:
-                continue
+            client = self._open.clients.get(ticket)
+            if client is None or client.has_begun or not client.request.is_repeatable:
+                continue  # or another router withdraws it
             assert client.running is not None
             client.num_attempts -= 1
             client.tried.discard(client.running.worker)

@@ -293,3 +293,8 @@ class Workers:
             worker.probe_s = self._fleet.probe_s(worker.id)
         if state != worker.state:
             worker.state, self._taking = state, None
+
+
+def worker_name(worker: Worker) -> str:
+    """Return the address by which routers name a worker to each other."""
+    return server_of(worker.config.url)[0]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.placement import PromptKey
 from stretto.model.foreign import raised
 from stretto.model.record import record
 from stretto.sched.messages import Action, Event
@@ -74,6 +75,10 @@ class Observer(Protocol):
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Called with a request to a model when it begins to wait for its turn. The trace goes on."""
+        return
+
+    def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
+        """Called with the key of the prompt of a request that has arrived, if it is placed by its prefix."""
         return
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
@@ -144,6 +149,18 @@ class Observers:
         for observer in self._observers:
             try:
                 observer.on_request_ended(trace, now_s)
+            except raised() as error:
+                self._drop(observer, error)
+
+    def on_requests(self, events: Sequence[tuple[int, RequestTrace, Any]]) -> None:
+        """Show each observer many events of requests, one observer after the other: 0 stands for the arrival
+        of a request, 1 for the key of its prompt, 2 for its end.
+        """
+        for observer in self._observers:
+            shown = observer.on_request_arrived, observer.on_request_keyed, observer.on_request_ended
+            try:
+                for which, trace, what in events:
+                    shown[which](trace, what)
             except raised() as error:
                 self._drop(observer, error)
 

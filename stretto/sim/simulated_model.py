@@ -15,6 +15,7 @@ from stretto.model.deployment import Replica
 from stretto.model.values import Prompt
 from stretto.sched.messages import Event
 from stretto.sched.observer import StepsDone
+from stretto.sim.prompt_hashes import made_up_hashes
 from stretto.sim.synthetic_output import OutputSource, prompt_ids
 
 
@@ -57,7 +58,10 @@ class SimulatedModel:
         if not (self.scheduler.with_events and self.caches):
             return None
         name = f"{self.tokenize.__module__}.{self.tokenize.__qualname__}"
-        return token_space(name, self.scheduler.block_tokens, self.tokenize)
+        size = self.scheduler.block_tokens
+        if self.tokenize is prompt_ids:
+            return PromptSpace(f"{name}/{size}", size, made_up_hashes(size))
+        return token_space(name, size, self.tokenize)
 
 
 def preset_models(

@@ -23,7 +23,9 @@ from stretto.model.tasks import Decode, LLMTask
 from stretto.model.values import Prompt
 
 _FILLER = "x" * 4096
-_PIECE_CHARS = 2048
+PIECE_TOKENS = 512
+"""Tokens of the pieces of long texts whose ids are kept."""
+_PIECE_CHARS = 4 * PIECE_TOKENS
 _NUM_ITEMS = 3
 _LEAST_FILLING = 64
 

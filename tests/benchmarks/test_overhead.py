@@ -61,7 +61,7 @@ def test_an_end_and_an_admission_take_as_many_calls_whether_few_or_many_wait(pol
             queue.submit()
         return count // 20
 
-    assert num_calls(3000) <= 1.1 * num_calls(30)
+    assert num_calls(1000) <= 1.1 * num_calls(30)
 
 
 def test_an_admission_by_the_pool_takes_as_many_calls_whether_few_or_many_are_held() -> None:

@@ -97,21 +97,17 @@ def test_code_is_kept_as_it_is(markdown: str, expected: str) -> None:
 
 def test_a_mark_of_a_page_of_tags_costs_linear_time() -> None:
     for text in ("<script>\n\n", "<!-- \n\n", "<div>\n\n", "a <b> c <!-- ", "<T x='", "<div><!-- "):
-        few_s, many_s = (_seconds((text * num).encode()) for num in (1_000, 4_000))
-        assert many_s < 8 * few_s + 0.5, text
+        few, many = ((text * num).encode() for num in (500, 4_000))
+        assert any(_seconds(many) < 16 * _seconds(few) + 0.5 for _ in range(3)), text
 
 
 def _seconds(data: bytes) -> float:
     """CPU time to parse a page, without garbage collections, which look at all that other tests have left."""
-    gc.collect()
     gc.disable()
     try:
-        costs = []
-        for _ in range(2):
-            began_s = time.process_time()
-            parse_markdown(data)
-            costs.append(time.process_time() - began_s)
-        return min(costs)
+        began_s = time.process_time()
+        parse_markdown(data)
+        return time.process_time() - began_s
     finally:
         gc.enable()
 

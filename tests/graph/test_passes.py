@@ -584,7 +584,7 @@ def test_drop_dead_keeps_outputs_effects_and_what_they_need() -> None:
 
 @given(apps(), st.lists(st.sampled_from(sorted(PASSES)), max_size=6))
 @settings(
-    max_examples=100, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 def test_every_pass_is_idempotent_whatever_ran_before(app: App, before: list[str]) -> None:
     graph = app.graph
@@ -597,7 +597,7 @@ def test_every_pass_is_idempotent_whatever_ran_before(app: App, before: list[str
 
 @given(apps())
 @settings(
-    max_examples=100, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 def test_one_sweep_reaches_the_fixed_point(app: App) -> None:
     """Stretto's passes make no work for earlier ones, so a second sweep finds nothing to do."""

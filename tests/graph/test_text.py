@@ -14,7 +14,7 @@ from stretto.graph.text import parse_graph, print_graph
 from stretto.model.errors import GraphError
 
 quickly = settings(
-    max_examples=100, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -196,22 +196,29 @@ def test_a_server_that_comes_back_with_another_model_answers_again(placement: st
     assert asyncio.run(asyncio.wait_for(main(), 200)) == ["new says so."]
 
 
+REFUSALS = (
+    (Reply(status=429, headers={"Retry-After": "3600"}), 1),
+    (Reply(status=429, headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}), 1),
+    (Reply(status=503, headers={"Retry-After": "3600"}), 1),
+    (Reply(status=500), 30),
+    (Reply(("so",), "cut"), 30),
+    (Reply(status=401), 30),
+    (Reply(status=404), 30),
+    (Reply(raw=b"data: {so\n\n", headers={"Content-Type": "text/event-stream"}), 30),
+    (Reply(raw=b"Welcome", headers={"Content-Type": "text/html"}), 30),
+    (Reply(raw=b"{so", headers={"Content-Type": "application/json"}), 30),
+)
+"""What a server answers instead of doing work, and how many of 30 calls may ask it at most."""
+
+
 @pytest.mark.parametrize(
-    ("refusal", "most"),
+    ("placement", "refusal", "most"),
     [
-        (Reply(status=429, headers={"Retry-After": "3600"}), 1),
-        (Reply(status=429, headers={"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}), 1),
-        (Reply(status=503, headers={"Retry-After": "3600"}), 1),
-        (Reply(status=500), 30),
-        (Reply(("so",), "cut"), 30),
-        (Reply(status=401), 30),
-        (Reply(status=404), 30),
-        (Reply(raw=b"data: {so\n\n", headers={"Content-Type": "text/event-stream"}), 30),
-        (Reply(raw=b"Welcome", headers={"Content-Type": "text/html"}), 30),
-        (Reply(raw=b"{so", headers={"Content-Type": "application/json"}), 30),
+        pytest.param(placement, *refusal, marks=[pytest.mark.long] * ((at + number) % len(PLACEMENTS) > 0))
+        for number, placement in enumerate(PLACEMENTS)
+        for at, refusal in enumerate(REFUSALS)
     ],
 )
-@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_server_that_is_well_but_does_no_work_costs_no_call(
     placement: str, refusal: Reply, most: int
 ) -> None:

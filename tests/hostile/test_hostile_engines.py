@@ -32,7 +32,7 @@ pytest_plugins = ("support.llm_fixtures",)
 @pytest.mark.timeout(600)  # each kill starts a process
 def test_kills_in_mid_decode_lose_no_query(capsys: pytest.CaptureFixture[str]) -> None:
     """Each attempt may meet one kill, and there are fewer kills than attempts."""
-    num_kills, num_queries = 12, 16
+    num_kills, num_queries = 6, 16
 
     async def main() -> tuple[int, int, float]:
         engine = deploy(

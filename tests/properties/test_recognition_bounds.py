@@ -32,7 +32,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(steps, st.integers(1, 6))
 def test_programs_of_tenants_never_meet_and_are_bounded(
     calls: list[tuple[str, list[tuple[str, str]], ProgramIds, str | None]], most: int
@@ -56,7 +56,7 @@ def test_programs_of_tenants_never_meet_and_are_bounded(
         assert len(recogniser) <= 9 * most
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
 def test_a_text_is_found_wherever_it_stands(before: str, text: str, after: str) -> None:
     inside = anchors_of("t", data_of([before + text + after]))

@@ -112,7 +112,7 @@ def test_the_traffic_is_kept_with_what_prompts_share_and_without_their_hashes() 
     for number, (program, key) in enumerate(zip(("a", "a", "b"), keys, strict=True)):
         trace = RequestTrace(f"r{number}", "/v1/chat/completions", float(number), program=program, model="m")
         traffic.on_request_arrived(trace, float(number))
-        traffic.has_key(trace, key)
+        traffic.on_request_keyed(trace, key)
         trace.tries.append(Try(0, "http://w", None, number + 0.1))  # type: ignore[arg-type]
         trace.prompt_tokens, trace.output_tokens = 64 * len(key.blocks), 7
         trace.end(200 if number else 503, number + 0.5)

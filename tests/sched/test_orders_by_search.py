@@ -164,7 +164,9 @@ def random_request(draw: random.Random) -> StepRequest:
 
 
 @pytest.mark.parametrize("policy", ORDERS)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.long) for n in range(6, 12))]
+)
 def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
     draw = random.Random(f"{policy}/{seed}")
     order, model, now_s, number = ORDERS[policy](CONFIG), Model(), 0.0, 0

@@ -42,6 +42,8 @@ PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbou
 NUM_TOKENS = 40
 FAILS_S = 0.3
 RECOVER_S = 20.0
+FOR_EVER_S = 500.0
+"""End of a failure that outlasts every wait. Probes go on until then."""
 MOST_S = 2.0
 """Most seconds from a failure that is known to the end of its call at a living server."""
 FAILURES = (
@@ -198,7 +200,7 @@ def test_calls_of_the_only_server_wait_while_it_loads_its_model(placement: str) 
 @pytest.mark.parametrize("failure", [one for one in FAILURES if one != "slow"])
 @pytest.mark.parametrize("placement", SOME)
 def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failure: str) -> None:
-    plans = [faults_of(failure, 1e6)]
+    plans = [faults_of(failure, FOR_EVER_S)]
     driver, watch = run(placement, plans[0], 1)
     failed = [reply for reply in driver.replies.values() if reply.error is not None]
     assert failed
@@ -209,7 +211,7 @@ def test_calls_end_in_a_typed_error_where_no_server_lives(placement: str, failur
 def wrong_and(engine: str, until_s: float, *others: tuple[int, OutageKind]) -> FaultPlan:
     """Instance 0 answers wrongly for ever; others fail from the start until a time."""
     failing = [Outage(engine, number, 0.0, until_s, kind) for number, kind in others]
-    return FaultPlan(outages=(Outage(engine, 0, 0.0, 1e6, "wrong"), *failing))
+    return FaultPlan(outages=(Outage(engine, 0, 0.0, FOR_EVER_S, "wrong"), *failing))
 
 
 @pytest.mark.parametrize("kind", [one for one in get_args(OutageKind) if one != "wrong"])
@@ -226,12 +228,12 @@ def test_a_wrong_answer_is_not_the_last_while_another_server_may_come_back(
 
 @pytest.mark.parametrize("placement", SOME)
 def test_a_call_answered_wrongly_ends_where_the_other_server_stays_down(placement: str) -> None:
-    driver, watch = run(placement, wrong_and("llm", 1e6, (1, "refused")), 2)
+    driver, watch = run(placement, wrong_and("llm", FOR_EVER_S, (1, "refused")), 2)
     assert all(isinstance(reply.error, EngineFailure) for reply in driver.replies.values())
     assert max(watch.ended_s.values()) <= FAILS_S * 2 + RECOVER_S + 5.0
 
 
-@pytest.mark.parametrize("until_s", [5.0, 1e6])
+@pytest.mark.parametrize("until_s", [5.0, FOR_EVER_S])
 def test_batches_answered_wrongly_wait_for_another_server(until_s: float) -> None:
     engine = deploy("e", FakeBatch, FakeBatchConfig(), instances=2, profile=PROFILE, recover_s=RECOVER_S)
     watch = CallWatch()

@@ -166,23 +166,8 @@ class Room:
 
     def arrive(self, request: RoomRequest, now_s: float) -> Entered | None:
         """Take note of a request, and return it if it may go out at once. If not, `admit` says when."""
-        self._leave_overdue(now_s)
-        context, common = self._index.find(request, self.instances.values())
-        if context is None:
-            context = self._index.add(request, now_s)
-        else:
-            self._silent.end(context, request, common, now_s)
-        is_kept = context.is_inside
-        arrived = _Request(context, request, request.block_tokens * common if is_kept else 0)
-        self._requests[request.key] = arrived
-        context.request, context.silences = request.key, self._index.silences(request)
-        if is_kept:
-            self._rooms.around(context).go_on(context, request, common)
-        else:
-            context.goes_on_with(request)
-        self._rooms.means.expect(request.num_output)
-        self._may_admit = True
-        if request.is_last and is_kept:
+        context = self._note_arrived(request, now_s)
+        if request.is_last and context.is_inside:
             return self._go(context, self._rooms.around(context))  # it keeps its room until it ends
         if request.is_last or not self._silent.is_worth_room(context.silences):
             if context.is_inside:
@@ -195,6 +180,45 @@ class Room:
             self._rooms.around(context).leave(context)
         self.held.add(Holding(request.key, context, self._rooms.least_need(context), now_s))
         return None
+
+    def follow(self, request: RoomRequest, instance: InstanceId, now_s: float, *, is_inside: bool) -> None:
+        """Take note of a request that another account of the same instances has sent to one of them, where it
+        `is_inside` by that account. Nothing is held for it.
+        """
+        context = self._note_arrived(request, now_s)
+        if context.is_inside and not is_inside:
+            self._rooms.around(context).leave(context)
+        self.sent(request.key, instance)
+        room = self.instances.get(instance)
+        if is_inside and not context.is_inside and room is not None:
+            room.enter(context)
+        context.in_lane = False
+
+    def is_inside(self, key: Hashable) -> bool:
+        """Return whether the context of a request has room."""
+        arrived = self._requests.get(key)
+        return arrived is not None and arrived.context.is_inside
+
+    def _note_arrived(self, request: RoomRequest, now_s: float) -> Context:
+        """Take note of a request that arrives, and return the context that it goes on with."""
+        self._leave_overdue(now_s)
+        context, common = self._index.find(request, self.instances.values())
+        if context is None:
+            context = self._index.add(request, now_s)
+        else:
+            self._silent.end(context, request, common, now_s)
+        is_kept = context.is_inside
+        self._requests[request.key] = _Request(
+            context, request, request.block_tokens * common if is_kept else 0
+        )
+        context.request, context.silences = request.key, self._index.silences(request)
+        if is_kept:
+            self._rooms.around(context).go_on(context, request, common)
+        else:
+            context.goes_on_with(request)
+        self._rooms.means.expect(request.num_output)
+        self._may_admit = True
+        return context
 
     def admit(self, now_s: float) -> list[Entered]:
         """Return the requests that may go out now."""

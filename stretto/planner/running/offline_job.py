@@ -48,6 +48,14 @@ class _RuntimeCalls:
         self._runtime = runtime
         self._graphs = CallGraphs()
 
+    def num_at_once_of(self, model: str) -> int:
+        """Return how many calls may be of one model: all."""
+        return self.num_at_once
+
+    def absence(self, model: str) -> str:
+        """Return "": a runtime fails the calls of engines that are lost for good."""
+        return ""
+
     def begin(
         self, call: PlannedCall, ended: Callable[[CallAnswer | StrettoError], None]
     ) -> Callable[[], None]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.tasks import Usage
@@ -45,6 +45,7 @@ class ProgramAccount:
         learned: what earlier programs have asked for, also in this run.
         tenants: the service that tenants got.
         virtual_s: virtual time of the tenant that was served last, before that.
+        on_charge: called with a tenant and the seconds of work that it has got, or fewer than was thought.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ProgramAccount:
     ) -> None:
         self.learned = LearnedWork() if learned is None else learned
         self.virtual_s = 0.0
+        self.on_charge: Callable[[str, float], None] | None = None
         self.tenants = TenantsServed(weights)
         self._unit_s = unit_s
         self._output_s = output_s
@@ -111,7 +113,7 @@ class ProgramAccount:
         part = found[2]
         if part.group.sent_s is None:
             part.group.sent_s = now_s
-        self.virtual_s = self.tenants.charge(request.record.tenant, part.item_s * num_items)
+        self.virtual_s = self._charge(request.record.tenant, part.item_s * num_items)
 
     def ended(
         self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
@@ -179,6 +181,10 @@ class ProgramAccount:
             found.is_over = True
             if not found.queries:
                 self._conclude(found)
+
+    def served_elsewhere(self, tenant: str, seconds: float) -> None:
+        """Charge a tenant for work that it got of the same instances by another scheduler."""
+        self.virtual_s = self.tenants.charge(tenant, seconds)
 
     # --- what orders read
 
@@ -299,12 +305,18 @@ class ProgramAccount:
             took_s = expected_s
         else:
             query.asked_s += took_s - expected_s
-            self.tenants.charge(request.record.tenant, took_s - expected_s)
+            self._charge(request.record.tenant, took_s - expected_s)
         part.group.took_s += took_s
         query.heard_s = now_s
         part.num_left -= num_items
         if part.num_left <= 0:
             _close(query, request.node.id, request.lo)
+
+    def _charge(self, tenant: str, seconds: float) -> float:
+        """Charge a tenant for work that it got here; return its virtual time before that."""
+        if self.on_charge is not None:
+            self.on_charge(tenant, seconds)
+        return self.tenants.charge(tenant, seconds)
 
     def _learn(self, program: Program, query: AskedQuery) -> None:
         """Learn from a query that has ended, and has not been cut short."""

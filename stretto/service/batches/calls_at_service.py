@@ -13,10 +13,13 @@ from stretto.model.errors import BadReply, EngineFailure, EngineUnavailable, Ove
 from stretto.model.foreign import bug_of
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.planned_calls import CallAnswer, LineFailed, PlannedCall, WholeAnswer
+from stretto.router.workers import Worker
+from stretto.runtime.runtime import Runtime
 from stretto.service.app import ServiceApp
 from stretto.service.batches.input_lines import LineRefused
 from stretto.service.batches.line_answers import LineAnswer, spent_of
 from stretto.service.batches.line_caller import BUSY, answer_of, ask_service
+from stretto.service.pool.pool import WorkerPool
 from stretto.service.tenants import Tenant
 
 _AT_ONCE = 512
@@ -24,14 +27,58 @@ _AT_ONCE = 512
 _BUSY_S = 0.5
 
 
+class ServersOfRun:
+    """The servers of a pool, and the other engines of a runtime, which answer a run's calls."""
+
+    def __init__(self, runtime: Runtime, pool: WorkerPool | None) -> None:
+        self._runtime = runtime
+        self._pool = pool
+        self._engines = [name for name in runtime.deployments if pool is None or name != pool.engine]
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The servers of the pool."""
+        return [] if self._pool is None else self._pool.front.router_state.view.workers()
+
+    def number(self, model: str | None = None) -> int:
+        """Return how many servers and instances there are, or have a model."""
+        workers = sum(model is None or model in worker.models for worker in self.workers)
+        engines = (name for name in self._engines if model in (None, name))
+        return workers + sum(len(self._runtime.deployments[name].replicas) for name in engines)
+
+    def absence(self, model: str) -> str:
+        """Return why none of those that have a model serves now; "" if one does, or none has ever had it."""
+        reasons: dict[str, str] = {}
+        for worker in self.workers:
+            if model in worker.models:
+                if worker.state == "serving":
+                    return ""
+                reasons[worker.config.url] = worker.reason
+        if model in self._engines:
+            fleet = self._runtime.system.schedulers[model].instances.fleet
+            if any(fleet.state[one] == "serving" for one in fleet.live):
+                return ""
+            reasons[f"engine {model}"] = str(fleet.last_error or "no instance serves")
+        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+
 class CallsAtService:
     """Makes calls by asking a service (`Caller`). Its engines and workers run already."""
 
-    def __init__(self, app: ServiceApp, tenant: Tenant, num_servers: int, book: CallBook) -> None:
-        self.num_at_once = _AT_ONCE * max(1, num_servers)
+    def __init__(self, app: ServiceApp, tenant: Tenant, servers: ServersOfRun, book: CallBook) -> None:
+        self.num_at_once = _AT_ONCE * max(1, servers.number())
         self._app = app
         self._tenant = tenant
+        self._servers = servers
         self._book = book
+
+    def num_at_once_of(self, model: str) -> int:
+        """Return how many calls may be of one model."""
+        return _AT_ONCE * max(1, self._servers.number(model))
+
+    def absence(self, model: str) -> str:
+        """Return why no server of a model is up; "" if one is."""
+        return self._servers.absence(model)
 
     def begin(
         self, call: PlannedCall, ended: Callable[[CallAnswer | StrettoError], None]

@@ -1,0 +1,45 @@
+"""Shows requests to observers many at a time: code that runs again and again in a row takes half of the time
+that it takes between other work, which has displaced it from the processor's caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stretto.cluster.placement import PromptKey
+from stretto.sched.observer import Observer, Observers
+from stretto.sched.request_trace import RequestTrace
+
+_MOST = 128
+"""Events that wait: about a millisecond of work."""
+
+
+class DeferredObservers(Observer):
+    """An observer that shows requests to others later, in the order of what happened: when `_MOST` events
+    wait, or when somebody wants to know what the others have seen (`catch_up`).
+    """
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = Observers(observers)
+        self._waiting: list[tuple[int, RequestTrace, Any]] = []
+
+    def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
+        """Keep a request that has arrived."""
+        self._waiting.append((0, trace, now_s))
+
+    def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
+        """Keep the key of the prompt of a request."""
+        self._waiting.append((1, trace, key))
+
+    def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
+        """Keep a request that has ended."""
+        self._waiting.append((2, trace, now_s))
+        if len(self._waiting) >= _MOST:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Show the observers all that has happened."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._observers.on_requests(waiting)

@@ -1,0 +1,168 @@
+"""What a router tells its peers of its own requests: the sending half of the exchange, without IO.
+
+Records are gathered and sent together as a *batch* with a number. A peer that has missed one asks for a
+*snapshot* in its own next batch: all that runs here, as of the number of the last batch. One that has just
+begun also gets the *history*: the last prompt of each program at each worker, also of programs that came
+through other routers, so that a router which is started again learns what its own past has left in caches.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+
+from stretto.router.announcing.wire import (
+    MOST_RECORDS,
+    Batch,
+    Bye,
+    Ended,
+    History,
+    Left,
+    PeerMessage,
+    PeerRecord,
+    Prompt,
+    Sent,
+    Snapshot,
+)
+
+GATHER_S = 0.03
+"""Seconds for which what is to be told is gathered: longer ones cost less, and are known later."""
+BEAT_S = 0.5
+"""Seconds between two signs of life of a router that has nothing to say."""
+_SNAPSHOT_EVERY_S = 0.1
+_MOST_HISTORY = 8_000_000
+"""Bytes of hashes in the history."""
+_MOST_OWNERS = 4096
+_AT_ONCE = 500_000
+"""Bytes of hashes in one message of the history."""
+
+
+class Announcer:
+    """The state machine that says what a router's peers are told.
+
+    Args:
+        origin: name of the router's process, which no other one has.
+
+    Attributes:
+        on_news: called when there is something to tell that should not wait for the next sign of life.
+        wants: routers of which a snapshot is wanted, with whether their history is too.
+    """
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self.on_news: Callable[[], None] = lambda: None
+        self.wants: dict[str, bool] = {}
+        self._served: OrderedDict[str, float] = OrderedDict()
+        self._charged: set[str] = set()
+        self._number = 0
+        self._records: list[PeerRecord] = []
+        self._running: dict[int, Sent] = {}
+        self._history: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
+        self._num_history = 0
+        self._asked: set[str] = set()
+        self._gives_history = False
+        self._snapshot_s = self._beat_s = 0.0
+
+    @property
+    def running(self) -> Mapping[int, Sent]:
+        """The attempts that run here, by number."""
+        return self._running
+
+    def sent(self, record: Sent) -> None:
+        """Note that a request was sent."""
+        self._running[record.attempt] = record
+        self.remember(record)
+        self._add(record)
+
+    def ended(self, record: Ended) -> None:
+        """Note that an attempt has ended."""
+        if self._running.pop(record.attempt, None) is not None:
+            self._add(record)
+
+    def left(self, record: Left) -> None:
+        """Note that a request has left."""
+        self._add(record)
+
+    def charged(self, owner: str, seconds: float) -> None:
+        """Note that an owner has got so many seconds of work, or fewer than was thought."""
+        served = max(0.0, self._served.pop(owner, 0.0) + seconds)
+        self._served[owner] = served
+        self._charged.add(owner)
+        if len(self._served) > _MOST_OWNERS:
+            self._served.popitem(last=False)
+
+    def remember(self, record: Sent) -> None:
+        """Put a prompt into the history, in the place of an earlier one of its program at the worker."""
+        if not record.blocks:
+            return
+        name = record.program or f"\n{record.attempt}"
+        key = record.worker, record.owner, name
+        self._num_history += len(record.blocks) - len(self._history.pop(key, b""))
+        self._history[key] = record.blocks
+        while self._num_history > _MOST_HISTORY:
+            _, blocks = self._history.popitem(last=False)
+            self._num_history -= len(blocks)
+
+    def want(self, origin: str, *, history: bool = False) -> None:
+        """Ask a peer for a snapshot."""
+        if origin not in self.wants:
+            self.wants[origin] = history
+            self.on_news()
+
+    def asked(self, origin: str, *, history: bool) -> None:
+        """Note that a peer wants a snapshot, with or without the history."""
+        self._asked.add(origin)
+        self._gives_history |= history
+        self.on_news()
+
+    def messages(self, now_s: float) -> Iterator[PeerMessage]:
+        """Yield what is to be sent now."""
+        while len(self._records) > MOST_RECORDS:
+            first, self._records = self._records[:MOST_RECORDS], self._records[MOST_RECORDS:]
+            self._number += 1
+            yield Batch(self.origin, self._number, first)
+        is_due = now_s >= self._beat_s + BEAT_S
+        if self._records or self.wants or is_due:
+            records, self._records = self._records, []
+            self._number += bool(records)
+            self._beat_s = now_s
+            yield Batch(self.origin, self._number, records, self._newly_served(), dict(self.wants))
+        if self._asked and now_s >= self._snapshot_s + _SNAPSHOT_EVERY_S:
+            self._snapshot_s = now_s
+            self._asked.clear()
+            if self._gives_history:
+                self._gives_history = False
+                yield from self._histories()
+            yield Snapshot(self.origin, self._number, [*self._running.values()], dict(self._served))
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a snapshot is still to be given."""
+        return bool(self._asked)
+
+    def farewell(self) -> PeerMessage:
+        """Return what is sent last."""
+        return Bye(self.origin)
+
+    def _add(self, record: PeerRecord) -> None:
+        if not self._records:
+            self.on_news()
+        self._records.append(record)
+
+    def _newly_served(self) -> dict[str, float]:
+        """Return what owners have got, of those for whom it has changed since it was told."""
+        changed = {owner: self._served[owner] for owner in self._charged if owner in self._served}
+        self._charged.clear()
+        return changed
+
+    def _histories(self) -> Iterator[History]:
+        prompts: list[Prompt] = []
+        num_bytes = 0
+        for (worker, _, _), blocks in self._history.items():
+            prompts.append(Prompt(worker, blocks))
+            num_bytes += len(blocks)
+            if num_bytes >= _AT_ONCE:
+                yield History(self.origin, prompts)
+                prompts, num_bytes = [], 0
+        if prompts:
+            yield History(self.origin, prompts)

@@ -1,0 +1,67 @@
+"""What is told of a router's own requests, in the form in which peers read it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from stretto.cluster.prefix_hashes import pack_hashes
+from stretto.model.tasks import Usage
+from stretto.router.announcing.wire import MOST_LETTERS, Ended, Left, Sent
+from stretto.router.loads import RunningAtWorker
+from stretto.router.messages import RoutedRequest, Ticket, WorkerUsage
+
+
+def sent_record(
+    ticket: Ticket,
+    request: RoutedRequest,
+    running: RunningAtWorker,
+    worker: str,
+    room: Literal["inside", "outside", "unknown"],
+) -> Sent:
+    """Return the record of a request that was sent to a worker with an address."""
+    key, program, placed = request.key, request.program, running.placed
+    return Sent(
+        running.ticket,
+        ticket,
+        worker,
+        _short(request.model),
+        _short(request.owner),
+        _short(program.shared or program.name),
+        program.has_returned,
+        program.is_final,
+        placed.num_tokens,
+        placed.expected_output,
+        running.held_tokens,
+        placed.purpose.preference,
+        b"" if key is None else pack_hashes(key.blocks),
+        room,
+    )
+
+
+def ended_record(running: RunningAtWorker, usage: WorkerUsage, *, is_timed: bool, was_refused: bool) -> Ended:
+    """Return the record of an attempt that has ended, with believable counts."""
+    return Ended(
+        running.ticket,
+        usage.num_prompt,
+        usage.num_output,
+        usage.num_cached,
+        usage.is_older_api,
+        is_timed,
+        was_refused,
+    )
+
+
+def left_record(ticket: Ticket, usage: Usage | None, *, was_refused: bool) -> Left:
+    """Return the record of a request that has left, with the counts of its answer if there was one."""
+    if usage is None:
+        return Left(ticket, None, 0, 0, was_refused)
+    return Left(
+        ticket, usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens, was_refused
+    )
+
+
+def _short(name: str) -> str:
+    """Return a name that every router reads: clients may choose any, of any length."""
+    if len(name) > MOST_LETTERS:
+        name = name[:MOST_LETTERS]
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()

@@ -1,0 +1,169 @@
+"""The messages by which routers before the same workers tell each other what they send there.
+
+They are arrays of MessagePack. A message has two frames: the topic, which names the version of this format,
+and the message. Routers of several versions ignore each other. Workers are named by their addresses, and
+owners of requests by name or by the digest of their key. No text of a prompt is sent, only hashes of its
+blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from stretto.cluster.prefix_hashes import HASH_BYTES
+from stretto.model.errors import BadReply
+from stretto.model.tasks import Objective
+
+TOPIC_PREFIX = b"stretto-peers-"
+TOPIC = TOPIC_PREFIX + b"1"
+MOST_BYTES = 16_000_000
+"""Longest message that is read."""
+MOST_RECORDS = 4096
+"""Records of one message."""
+
+MOST_LETTERS = 512
+"""Letters of a name; longer ones are cut."""
+_Name = Annotated[str, Meta(max_length=MOST_LETTERS)]
+_Origin = Annotated[str, Meta(min_length=1, max_length=64)]
+_Count = Annotated[int, Meta(ge=0, le=2**40)]
+_Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
+_Blocks = Annotated[bytes, Meta(max_length=8_000_000)]
+
+
+class Sent(Struct, array_like=True, tag="sent", frozen=True):
+    """Record: a request was sent to a worker.
+
+    Attributes:
+        attempt: number that no other attempt of its router has.
+        request: number of its request, of which there may be several attempts.
+        worker: address of the worker.
+        num_output: tokens that the answer is expected to have.
+        held_tokens: tokens of its prompt that the worker is believed to hold.
+        blocks: hashes of the full blocks of its prompt, joined.
+        room: whether its program has room in the worker's memory ("inside"), has none ("outside"), or is not
+            known to the account of that ("unknown").
+    """
+
+    attempt: _Count
+    request: _Count
+    worker: _Name
+    model: _Name
+    owner: _Name
+    program: _Name
+    has_returned: bool
+    is_final: bool
+    num_tokens: _Count
+    num_output: _Count
+    held_tokens: _Count
+    objective: Objective
+    blocks: _Blocks
+    room: Literal["inside", "outside", "unknown"]
+
+
+class Ended(Struct, array_like=True, tag="ended", frozen=True):
+    """Record: an attempt has ended. Counts are those that its worker told; None where it did not."""
+
+    attempt: _Count
+    num_prompt: _Count | None
+    num_output: _Count | None
+    num_cached: _Count | None
+    is_older_api: bool
+    is_timed: bool
+    was_refused: bool
+
+
+class Left(Struct, array_like=True, tag="left", frozen=True):
+    """Record: a request has left its router. Only those are told that the account of room knows."""
+
+    request: _Count
+    num_prompt: _Count | None
+    num_cached: _Count
+    num_output: _Count
+    was_refused: bool
+
+
+PeerRecord: TypeAlias = Sent | Ended | Left
+_Records = Annotated[list[PeerRecord], Meta(max_length=MOST_RECORDS)]
+_Served = Annotated[dict[_Name, _Seconds], Meta(max_length=8192)]
+
+
+class Batch(Struct, array_like=True, tag="batch", frozen=True):
+    """Message: what has happened at a router since its last batch. Without records it is a sign of life.
+
+    Attributes:
+        origin: name of the router's process, which no other one has.
+        number: number of this batch, from 1 on; without records, that of the last batch that had some.
+        served: seconds of work that owners have got of this router since it began, of those that got some.
+        wants: routers of which a snapshot is wanted, with whether all that they remember is.
+    """
+
+    origin: _Origin
+    number: _Count
+    records: _Records = []
+    served: _Served = {}
+    wants: Annotated[dict[_Origin, bool], Meta(max_length=256)] = {}
+
+
+class Snapshot(Struct, array_like=True, tag="snapshot", frozen=True):
+    """Message: all that runs of a router after the batch `number`."""
+
+    origin: _Origin
+    number: _Count
+    running: Annotated[list[Sent], Meta(max_length=100_000)]
+    served: _Served
+
+
+class Prompt(Struct, array_like=True, frozen=True):
+    """A prompt that a worker has got, and probably holds in its cache."""
+
+    worker: _Name
+    blocks: _Blocks
+
+
+class History(Struct, array_like=True, tag="history", frozen=True):
+    """Message: prompts that workers have got, the latest last."""
+
+    origin: _Origin
+    prompts: Annotated[list[Prompt], Meta(max_length=100_000)]
+
+
+class Bye(Struct, array_like=True, tag="bye", frozen=True):
+    """Message: a router ends."""
+
+    origin: _Origin
+
+
+PeerMessage: TypeAlias = Batch | Snapshot | History | Bye
+
+write_message = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(PeerMessage)
+
+
+def read_message(data: bytes) -> PeerMessage:
+    """Return the message that some bytes are.
+
+    Raises:
+        BadReply: they are none.
+    """
+    try:
+        message: PeerMessage = _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BadReply(f"this is no message of a router: {error}") from error
+    for blocks in _all_blocks(message):
+        if len(blocks) % HASH_BYTES:
+            raise BadReply(f"{len(blocks)} bytes are no hashes of {HASH_BYTES} bytes")
+    return message
+
+
+def _all_blocks(message: PeerMessage) -> list[bytes]:
+    match message:
+        case Batch(records=records):
+            return [one.blocks for one in records if type(one) is Sent]
+        case Snapshot(running=running):
+            return [one.blocks for one in running]
+        case History(prompts=prompts):
+            return [one.blocks for one in prompts]
+    return []

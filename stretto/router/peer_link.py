@@ -1,0 +1,139 @@
+"""The driver of the exchange between routers before the same workers: PUB and SUB sockets of ZeroMQ.
+
+What a router has to tell is gathered for `GATHER_S`, and sent at once. A peer that cannot be reached is tried
+again for ever; one that takes nothing is not waited for. Needs the packages of the extra `kv-events`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from time import monotonic
+from uuid import uuid4
+
+import zmq
+import zmq.asyncio
+
+from stretto.model.errors import BadReply, ConfigError
+from stretto.router.announcing.announcer import BEAT_S, GATHER_S
+from stretto.router.announcing.wire import MOST_BYTES, TOPIC, TOPIC_PREFIX, PeerMessage, write_message
+from stretto.router.config import RouterConfig
+from stretto.router.front import Front
+
+_MOST_MESSAGES = 10_000
+_LAST_MS = 200
+"""Milliseconds in which peers may still be told that this router ends."""
+_log = logging.getLogger(__name__)
+
+
+class PeerLink:
+    """The exchange of one router with its peers, in the running event loop.
+
+    Raises:
+        ConfigError: an address cannot be used.
+    """
+
+    def __init__(self, front: Front, config: RouterConfig) -> None:
+        self._front = front
+        self._loop = asyncio.get_running_loop()
+        self._peers = front.router_state.follow_peers(uuid4().hex)
+        self._context = zmq.asyncio.Context()
+        self._has_warned = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._out = zmq.Context(self._context).socket(zmq.PUB)
+        self._in = self._context.socket(zmq.SUB)
+        for socket in (self._out, self._in):
+            socket.linger = 0
+        self._out.sndhwm = self._in.rcvhwm = _MOST_MESSAGES
+        self._in.maxmsgsize = 2 * MOST_BYTES
+        self._in.subscribe(TOPIC_PREFIX)
+        try:
+            assert config.announce is not None, "the link is made only where it is given"
+            _use(self._out.bind, config.announce)
+            for address in config.peer:
+                _use(self._in.connect, address)
+        except ConfigError:
+            self._out.close(linger=0)
+            self._context.destroy(linger=0)
+            raise
+        self.address = self._out.getsockopt_string(zmq.LAST_ENDPOINT)
+        """Where it announces, with the port that was taken."""
+        self._peers.announcer.on_news = self._soon
+        self._task = self._loop.create_task(self._listen())
+        self._beat = self._loop.call_later(0.0, self._live_on)
+
+    @property
+    def num_peers(self) -> int:
+        """Number of peers that are known now."""
+        return len(self._peers)
+
+    @property
+    def num_heard(self) -> int:
+        """Number of records of peers that were applied."""
+        return self._peers.num_applied
+
+    async def close(self) -> None:
+        """Say that this router ends, and close the sockets."""
+        self._beat.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._peers.announcer.on_news = lambda: None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._send(self._peers.announcer.farewell())
+        self._out.close(linger=_LAST_MS)
+        self._context.destroy(linger=0)
+
+    def _soon(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(GATHER_S, self._tell)
+
+    def _tell(self) -> None:
+        self._timer = None
+        for message in self._peers.announcer.messages(monotonic()):
+            self._send(message)
+        if self._peers.announcer.is_asked:
+            self._soon()
+
+    def _live_on(self) -> None:
+        self._beat = self._loop.call_later(BEAT_S / 2, self._live_on)  # also after a bug
+        self._tell_now()
+        self._front.catch_up()
+        self._front.act(self._peers.forget_silent(monotonic()))
+
+    def _tell_now(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell()
+
+    def _send(self, message: PeerMessage) -> None:
+        with suppress(zmq.Again):
+            self._out.send_multipart([TOPIC, write_message(message)], zmq.NOBLOCK)
+
+    async def _listen(self) -> None:
+        while True:
+            frames = await self._in.recv_multipart()
+            now_s = monotonic()
+            try:
+                if len(frames) != 2 or frames[0] != TOPIC:
+                    raise BadReply(f"it has {len(frames)} frames, and the topic {frames[0]!r:.60}")
+                self._front.catch_up()
+                self._front.act(self._peers.receive(frames[1], now_s))
+            except BadReply as error:
+                self._warn("a message of another router is ignored: %s", error.message)
+            except Exception:
+                _log.exception("what another router has said could not be noted")
+
+    def _warn(self, text: str, reason: str) -> None:
+        """Warn once: whoever sends such a message sends many."""
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(text + "; further ones are ignored without a warning", reason)
+
+
+def _use(method: object, address: str) -> None:
+    try:
+        method(address)  # type: ignore[operator]
+    except zmq.ZMQError as error:
+        raise ConfigError(f"router: {address!r} cannot be used to talk to other routers: {error}") from error

@@ -1,0 +1,1 @@
+"""The requests of other routers before the same workers, as far as they have told of them."""

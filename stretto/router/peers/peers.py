@@ -1,0 +1,221 @@
+"""The other routers before the same workers: the receiving half of the exchange, without IO.
+
+Rules:
+
+- A peer is known by the name of its process. Its batches have numbers. One that is the next is applied; one
+  that has come before is ignored; after a gap all are, until a snapshot has come, which is asked for.
+- A snapshot says all that runs at a peer. What ran and is not in it has ended.
+- A peer that was silent for `SILENT_S`, or has said that it ends, is forgotten: what it ran counts no more.
+  If it goes on after all, a snapshot brings it back.
+- What a peer says can make prompts slower, and never wrong. What cannot be read is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from stretto.model.errors import BadReply
+from stretto.router.announcing.announcer import Announcer
+from stretto.router.announcing.wire import (
+    Batch,
+    Bye,
+    Ended,
+    History,
+    Left,
+    PeerRecord,
+    Sent,
+    Snapshot,
+    read_message,
+)
+from stretto.router.loads import RunningAtWorker
+from stretto.router.messages import RouterAction, WorkerId
+from stretto.router.peers.requests import PeerRequests
+
+SILENT_S = 3.0
+"""Seconds without a sign of life after which a peer is forgotten."""
+_MOST_PEERS = 64
+_MOST_FORGOTTEN = 256
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """Another router, as far as it is known.
+
+    Attributes:
+        number: number of its last batch that was applied.
+        is_behind: whether later ones are missing, so that a snapshot is wanted.
+        running: attempts that run there.
+        served: seconds of work that owners have got of it, as it last said.
+    """
+
+    origin: str
+    number: int = 0
+    is_behind: bool = False
+    heard_s: float = 0.0
+    running: dict[int, RunningAtWorker] = field(default_factory=dict)
+    served: dict[str, float] = field(default_factory=dict)
+
+
+class Peers:
+    """The state machine that follows a router's peers.
+
+    Attributes:
+        announcer: the sending half.
+        num_applied: number of records of peers that were applied.
+
+    Args:
+        announcer: the sending half, which asks for snapshots and gives them.
+        requests: what counts the requests of peers.
+        freed: what follows when requests of peers have begun, and have ended at some workers.
+    """
+
+    def __init__(
+        self,
+        announcer: Announcer,
+        requests: PeerRequests,
+        freed: Callable[[Collection[WorkerId], float], list[RouterAction]],
+    ) -> None:
+        self.announcer = announcer
+        self.num_applied = 0
+        self._requests = requests
+        self._freed = freed
+        self._peers: dict[str, Peer] = {}
+        self._served: dict[str, dict[str, float]] = {}
+        """What peers that were forgotten had said of owners, so that nothing is charged twice."""
+
+    def __len__(self) -> int:
+        """Return the number of peers."""
+        return len(self._peers)
+
+    def receive(self, data: bytes, now_s: float) -> list[RouterAction]:
+        """Take a message, and return what to do.
+
+        Raises:
+            BadReply: it is no message of a router.
+        """
+        return self._freed(self._take(data, now_s), now_s)
+
+    def _take(self, data: bytes, now_s: float) -> Collection[WorkerId]:
+        """Take a message; return the workers where something has ended."""
+        message = read_message(data)
+        if message.origin == self.announcer.origin:
+            return ()
+        if isinstance(message, Bye):
+            gone = self._peers.get(message.origin)
+            return () if gone is None else self._forget(gone, now_s)
+        peer = self._peer(message.origin, now_s)
+        peer.heard_s = now_s
+        match message:
+            case Batch():
+                return self._take_batch(peer, message, now_s)
+            case Snapshot():
+                return self._take_snapshot(peer, message, now_s)
+            case History(prompts=prompts):
+                for prompt in prompts:
+                    self._requests.believe(prompt, now_s)
+        return ()
+
+    def forget_silent(self, now_s: float) -> list[RouterAction]:
+        """Forget peers that have been silent for too long, and return what to do."""
+        freed: list[WorkerId] = []
+        for peer in [one for one in self._peers.values() if now_s >= one.heard_s + SILENT_S]:
+            freed += self._forget(peer, now_s)
+        return self._freed(freed, now_s) if freed else []
+
+    def check_invariants(self) -> None:
+        """Check that what counts is what peers run. For tests."""
+        assert len(self._peers) <= _MOST_PEERS
+        self._requests.check_invariants(
+            [one for peer in self._peers.values() for one in peer.running.values()]
+        )
+        behind = {peer.origin for peer in self._peers.values() if peer.is_behind}
+        assert behind == self.announcer.wants.keys()
+
+    def _peer(self, origin: str, now_s: float) -> Peer:
+        peer = self._peers.get(origin)
+        if peer is None:
+            if len(self._peers) >= _MOST_PEERS:
+                raise BadReply(f"there are {_MOST_PEERS} other routers already")
+            served = self._served.pop(origin, {})
+            peer = self._peers[origin] = Peer(origin, heard_s=now_s, served=served)
+        return peer
+
+    def _take_batch(self, peer: Peer, batch: Batch, now_s: float) -> Collection[WorkerId]:
+        if (history := batch.wants.get(self.announcer.origin)) is not None:
+            self.announcer.asked(peer.origin, history=history)
+        if batch.number <= peer.number:
+            return ()
+        if peer.is_behind or not batch.records or batch.number > peer.number + 1:
+            if not peer.is_behind:
+                peer.is_behind = True
+                self.announcer.want(peer.origin, history=peer.number == 0)
+            return ()
+        peer.number = batch.number
+        self._charge(peer, batch.served)
+        return self._apply(peer, batch.records, now_s)
+
+    def _take_snapshot(self, peer: Peer, snapshot: Snapshot, now_s: float) -> Collection[WorkerId]:
+        if snapshot.number < peer.number:
+            return ()
+        is_new = peer.number == 0 and not peer.served
+        peer.number, peer.is_behind = snapshot.number, False
+        self.announcer.wants.pop(peer.origin, None)
+        if is_new:
+            peer.served.update(snapshot.served)  # what they got before we began does not count here
+        else:
+            self._charge(peer, snapshot.served)
+        running = {one.attempt: one for one in snapshot.running}
+        freed = self._end_all(peer, [one for one in peer.running if one not in running], now_s)
+        for record in running.values():
+            if record.attempt not in peer.running:
+                self._start(peer, record, now_s)
+        self._requests.keep_only(peer.origin, {one.request for one in running.values()}, now_s)
+        return freed
+
+    def _apply(self, peer: Peer, records: Iterable[PeerRecord], now_s: float) -> list[WorkerId]:
+        freed: list[WorkerId] = []
+        for record in records:
+            self.num_applied += 1
+            match record:
+                case Sent():
+                    if record.attempt not in peer.running:
+                        self._start(peer, record, now_s)
+                case Ended(attempt=attempt):
+                    if (running := peer.running.pop(attempt, None)) is not None:
+                        freed.append(running.worker)
+                        self._requests.end(running, record, now_s)
+                case Left():
+                    self._requests.leave(peer.origin, record, now_s)
+        return freed
+
+    def _start(self, peer: Peer, record: Sent, now_s: float) -> None:
+        self.announcer.remember(record)
+        if (running := self._requests.start(peer.origin, record, now_s)) is not None:
+            peer.running[record.attempt] = running
+
+    def _end_all(self, peer: Peer, attempts: Iterable[int], now_s: float) -> list[WorkerId]:
+        freed: list[WorkerId] = []
+        for attempt in attempts:
+            running = peer.running.pop(attempt)
+            freed.append(running.worker)
+            self._requests.end(running, None, now_s)
+        return freed
+
+    def _forget(self, peer: Peer, now_s: float) -> Collection[WorkerId]:
+        del self._peers[peer.origin]
+        self.announcer.wants.pop(peer.origin, None)
+        self._served[peer.origin] = peer.served
+        if len(self._served) > _MOST_FORGOTTEN:
+            del self._served[next(iter(self._served))]
+        freed = self._end_all(peer, list(peer.running), now_s)
+        self._requests.keep_only(peer.origin, (), now_s)
+        return freed
+
+    def _charge(self, peer: Peer, served: dict[str, float]) -> None:
+        """Charge owners for what they have got of a peer since it last said so."""
+        for owner, seconds in served.items():
+            before = peer.served.get(owner, 0.0)
+            peer.served[owner] = seconds
+            if (more := seconds - before if seconds >= before else 0.0) > 0.0:
+                self._requests.charge(owner, more)

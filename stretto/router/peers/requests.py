@@ -1,0 +1,133 @@
+"""The requests of other routers, counted as if they were this router's own: in the loads of the workers, in
+the index of what these hold, and in the room of their KV memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import count
+
+from stretto.cluster.placement import Choice, Dispatched, PlacementRequest, PromptKey, Purpose
+from stretto.cluster.placement import Ended as EndedThere
+from stretto.cluster.prefix_hashes import PackedHashes
+from stretto.cluster.prompt_keys import BYTES
+from stretto.model.tasks import Usage
+from stretto.router.announcing.wire import Ended, Left, Prompt, Sent
+from stretto.router.loads import RunningAtWorker
+from stretto.router.messages import BY_CLIENT, NamedProgram, RoutedRequest, Ticket, WorkerId, WorkerUsage
+from stretto.router.open_requests import UNKNOWN, OpenRequests
+from stretto.router.workers import Worker, worker_name
+
+
+class PeerRequests:
+    """Counts the requests of other routers at the workers of this one.
+
+    Their tickets are negative, so that they are never taken for requests of this router.
+    """
+
+    def __init__(self, requests: OpenRequests) -> None:
+        self._open = requests
+        self._tickets = count(-1, -1)
+        self._known: dict[tuple[str, int], tuple[Ticket, RoutedRequest]] = {}
+        """The requests that the account of room knows, by router and number."""
+        self._workers: dict[str, WorkerId] = {}
+
+    def start(self, origin: str, record: Sent, now_s: float) -> RunningAtWorker | None:
+        """Count a request as running; return it, or None if its worker is not known here."""
+        worker = self._worker(record.worker)
+        if worker is None or self._open.loads.view(worker.id) is None:
+            return None
+        ticket: Ticket = next(self._tickets)
+        key = _key_of(record.blocks)
+        placed = PlacementRequest(
+            record.num_tokens,
+            record.num_output,
+            keys={} if key is None else {BYTES.name: key},
+            purpose=Purpose(record.objective),
+        )
+        choice = Choice(worker.id, min(record.held_tokens, record.num_tokens))
+        model = record.model if record.model in worker.models else ""
+        if record.room != "unknown":
+            self._enter(origin, record, key, worker.id, now_s)
+        return self._open.loads.start(ticket, placed, choice, now_s, model)
+
+    def end(self, running: RunningAtWorker, record: Ended | None, now_s: float) -> None:
+        """Count a request as ended; `record` is None if nothing is known of how."""
+        if record is None:
+            self._open.loads.end(running, UNKNOWN, now_s, is_timed=False)
+            return
+        usage = WorkerUsage(record.num_prompt, record.num_output, record.num_cached, record.is_older_api)
+        self._open.loads.end(running, usage, now_s, is_timed=record.is_timed, was_refused=record.was_refused)
+
+    def leave(self, origin: str, record: Left, now_s: float) -> None:
+        """Note that a request has left its router."""
+        usage = None
+        if record.num_prompt is not None:
+            usage = Usage(max(record.num_prompt, record.num_cached), record.num_cached, record.num_output)
+        self._leave((origin, record.request), usage, now_s, was_refused=record.was_refused)
+
+    def keep_only(self, origin: str, requests: Collection[int], now_s: float) -> None:
+        """Note that all requests of a router have left it but some."""
+        gone = [one for one in self._known if one[0] == origin and one[1] not in requests]
+        for one in gone:
+            self._leave(one, None, now_s, was_refused=False)
+
+    def believe(self, prompt: Prompt, now_s: float) -> None:
+        """Believe that a worker holds a prompt that it has got at some time."""
+        worker, key = self._worker(prompt.worker), _key_of(prompt.blocks)
+        if worker is None or key is None or self._open.loads.view(worker.id) is None:
+            return
+        placed = PlacementRequest(len(key.blocks) * key.block_tokens, keys={BYTES.name: key})
+        self._open.placement.observe(Dispatched(worker.id, placed, now_s))
+        self._open.placement.observe(EndedThere(worker.id, placed))
+
+    def charge(self, owner: str, seconds: float) -> None:
+        """Charge an owner for work that it has got of another router."""
+        self._open.account.served_elsewhere(owner, seconds)
+
+    def check_invariants(self, running: Iterable[RunningAtWorker]) -> None:
+        """Check that no others count than those that run. For tests."""
+        tickets = [one.ticket for one in running]
+        assert len({*tickets}) == len(tickets)
+        assert all(ticket < 0 for ticket in tickets)
+
+    def _enter(
+        self, origin: str, record: Sent, key: PromptKey | None, worker: WorkerId, now_s: float
+    ) -> None:
+        if (known := self._known.get((origin, record.request))) is not None:
+            self._open.room.sent(known[0], worker)
+            return
+        name, is_shared = record.program, record.program.startswith(BY_CLIENT)
+        request = RoutedRequest(
+            model=record.model,
+            num_tokens=record.num_tokens,
+            key=key,
+            tenant=record.owner,
+            program=NamedProgram(
+                f"{origin}/{name}" if name else "",
+                record.is_final,
+                record.has_returned,
+                name if is_shared else "",
+            ),
+        )
+        ticket: Ticket = next(self._tickets)
+        self._known[origin, record.request] = ticket, request
+        self._open.room.follow(
+            ticket, request, record.num_output, worker, now_s, is_inside=record.room == "inside"
+        )
+
+    def _leave(self, name: tuple[str, int], usage: Usage | None, now_s: float, *, was_refused: bool) -> None:
+        if (known := self._known.pop(name, None)) is not None:
+            self._open.room.ended(*known, usage, now_s, was_refused=was_refused)
+
+    def _worker(self, server: str) -> Worker | None:
+        """Return the worker of an address; None if there is none."""
+        worker = self._open.workers.get(self._workers.get(server, -1))
+        if worker is None:
+            self._workers = {worker_name(one): one.id for one in self._open.workers}
+            worker = self._open.workers.get(self._workers.get(server, -1))
+        return worker
+
+
+def _key_of(blocks: bytes) -> PromptKey | None:
+    return PromptKey(PackedHashes(blocks), BYTES.block_tokens) if blocks else None

@@ -1,0 +1,167 @@
+"""Two running routers before the same servers, which tell each other what they send there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("zmq")
+pytest.importorskip("msgspec")
+
+from support.routing import PATIENCE_S, StubServer, run, until
+
+from stretto.model.errors import ConfigError
+from stretto.router.announcing.wire import TOPIC
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.serve import RunningRouter
+
+PROMPT = "The harbour lies in the north, and its lanterns burn all night. " * 40
+
+
+def config_of(servers: list[StubServer], folder: Path, name: str, others: str) -> RouterConfig:
+    return RouterConfig(
+        worker=tuple(WorkerConfig(url=server.url) for server in servers),
+        port=0,
+        announce=f"ipc://{folder}/{name}",
+        peer=tuple(f"ipc://{folder}/{other}" for other in others),
+    )
+
+
+@asynccontextmanager
+async def two_routers(
+    folder: Path, *modes: str
+) -> AsyncIterator[tuple[list[RunningRouter], list[StubServer]]]:
+    """Run two routers before stub servers, and wait until each has heard of the other."""
+    async with AsyncExitStack() as stack:
+        servers = [StubServer(mode) for mode in modes]
+        for server in servers:
+            await server.open()
+            stack.callback(server.kill)
+        routers = [
+            await stack.enter_async_context(RunningRouter(config_of(servers, folder, name, other)))
+            for name, other in ("ab", "ba")
+        ]
+        await until(lambda: all(one.peers is not None and one.peers.num_peers == 1 for one in routers))
+        yield routers, servers
+
+
+def loads(router: RunningRouter) -> list[int]:
+    """Return how many requests run at each worker, as a router counts them."""
+    state = router.front.router_state
+    views = [state._loads.view(worker.id) for worker in state.view.workers()]
+    return [-1 if view is None else view.num_running for view in views]
+
+
+def has_heard(router: RunningRouter, num: int) -> bool:
+    return heard_of(router) >= num
+
+
+def heard_of(router: RunningRouter) -> int:
+    """Return how many records of others a router has applied."""
+    assert router.peers is not None
+    return router.peers.num_heard
+
+
+async def ask(router: RunningRouter, *, stream: bool = False, prompt: str = PROMPT) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S, verify=False) as client:
+        body = json.dumps({"model": "m", "prompt": prompt, "stream": stream, "max_tokens": 5})
+        return await client.post(
+            "/v1/completions", content=body, headers={"content-type": "application/json"}
+        )
+
+
+def test_prompts_go_where_the_other_router_has_sent_their_beginning(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two_routers(tmp_path, "well", "well", "well") as (routers, _):
+            for number in range(6):
+                prompt = f"{number} {PROMPT}"
+                one, other = routers if number % 2 else reversed(routers)
+                heard = heard_of(other)
+                first = await ask(one, prompt=prompt)
+                await until(partial(has_heard, other, heard + 2))
+                again = await ask(other, prompt=prompt + "More of it. " * 50)
+                assert first.status_code == again.status_code == 200
+                assert first.headers["x-stretto-worker"] == again.headers["x-stretto-worker"]
+                assert "holds" in again.headers["x-stretto-reason"]
+            await until(lambda: all(loads(one) == [0, 0, 0] for one in routers))
+
+    run(main())
+
+
+def test_what_runs_at_one_router_counts_at_the_other_until_it_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two_routers(tmp_path, "waits", "waits") as (routers, servers):
+            asked = [asyncio.create_task(ask(routers[0], prompt=str(number))) for number in range(2)]
+            await until(lambda: loads(routers[1]) == [1, 1])
+            for server in servers:
+                server.go_on.set()
+            assert [(await one).status_code for one in asked] == [200, 200]
+            await until(lambda: loads(routers[1]) == [0, 0])
+
+    run(main())
+
+
+def test_a_router_that_ends_takes_its_loads_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two_routers(tmp_path, "waits", "well") as (routers, servers):
+            async with AsyncExitStack() as third:
+                config = config_of(servers, tmp_path, "c", "ab")
+                late = await third.enter_async_context(RunningRouter(config))
+                assert late.peers is not None
+                await until(lambda: late.peers is not None and late.peers.num_peers == 2)
+                asked = asyncio.create_task(ask(routers[0]))
+                await until(lambda: sum(loads(late)) == 1)
+            servers[0].go_on.set()
+            assert (await asked).status_code == 200
+
+    run(main())
+
+
+def test_what_is_no_message_is_ignored_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import zmq
+
+    async def main() -> None:
+        hostile = zmq.Context().socket(zmq.PUB)
+        hostile.linger = 0
+        hostile.bind(f"ipc://{tmp_path}/b")
+        server = StubServer("well")
+        await server.open()
+        try:
+            async with RunningRouter(config_of([server], tmp_path, "a", "b")) as router:
+                for _ in range(2):
+                    while "is ignored" not in caplog.text:
+                        for frames in ([TOPIC, b"\xc1"], [b"stretto-peers-99", b""], [TOPIC], [TOPIC] * 3):
+                            hostile.send_multipart(frames)
+                        await asyncio.sleep(0.005)
+                assert (await ask(router)).status_code == 200
+                assert sum("is ignored" in one.message for one in caplog.records) == 1
+        finally:
+            server.kill()
+            hostile.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+
+
+def test_an_address_that_is_taken_is_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with two_routers(tmp_path, "well") as (_, servers):
+            with pytest.raises(ConfigError, match="cannot be used to talk to other routers"):
+                async with RunningRouter(
+                    RouterConfig(
+                        worker=(WorkerConfig(url=servers[0].url),), port=0, announce="tcp://256.0.0.1:7400"
+                    )
+                ):
+                    pass
+
+    run(main())
