@@ -39,7 +39,7 @@ class MeasuredBatch(NamedTuple):
     """A batch that an engine is measured with.
 
     Attributes:
-        units: its work, in the op's units.
+        units: amount of work, in the op's units.
         inputs: the op's inputs.
         each: the ports to whose items the op is applied; none for one application.
     """
@@ -72,11 +72,11 @@ class OpSpec:
         reads: name of the state outside the graph that the op reads, such as "collection"; "" for none,
             `ANYTHING` for all. It may be a function of the primitive.
         changes: name of the state that the op changes, likewise. An effect that names none changes `OUTSIDE`.
-        computes_prompt: it computes the KV of a primitive's prompt, as the first part of an LLM request.
-        makes_text: it generates text after a prompt whose KV it takes at its port `kv`, as the second part of
-            an LLM request. Its settings are those of `Decode`.
-        synthetic: makes an answer of the right shape up, at next to no cost, from the inputs and settings of
-            one application; for simulated engines. None where a simulation runs the engine itself.
+        computes_prompt: whether the op computes the KV of a primitive's prompt: the first part of an LLM request.
+        makes_text: whether the op generates text after a prompt, whose KV comes at its port `kv`: the second
+            part of an LLM request. Its settings are those of `Decode`.
+        synthetic: function from the inputs and settings of one application to a made-up answer of the right
+            shape, for simulated engines; None where there is none.
         workloads: batches of growing size by which engines that run the op are measured, of two lengths at
             least if it has `tokens`; None where there are none.
         evaluate: pure function of a control flow op, from (inputs, settings) to {out port: value}.
