@@ -72,7 +72,7 @@ class OpSpec:
         reads: name of the state outside the graph that the op reads, such as "collection"; "" for none,
             `ANYTHING` for all. It may be a function of the primitive.
         changes: name of the state that the op changes, likewise. An effect that names none changes `OUTSIDE`.
-        computes_prompt: whether the op computes the KV of a primitive's prompt: the first part of an LLM request.
+        computes_prompt: whether the op computes the KV of its prompt: the first part of an LLM request.
         makes_text: whether the op generates text after a prompt, whose KV comes at its port `kv`: the second
             part of an LLM request. Its settings are those of `Decode`.
         synthetic: function from the inputs and settings of one application to a made-up answer of the right
