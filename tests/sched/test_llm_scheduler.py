@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import count
+from random import Random
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from stretto.model.errors import BadReply, EngineFailure, EngineTimeout, EngineU
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
 from stretto.model.values import KV, Failure, Segment
+from stretto.sched.llm.expected_outputs import ExpectedOutputs
 from stretto.sched.llm.scheduler import LLMScheduler
 from stretto.sched.messages import Admit, CancelTask, Release, Reprioritise
 from stretto.sched.queries.request import StepRequest
@@ -352,6 +355,20 @@ def test_before_any_answer_a_long_one_is_expected_and_no_more_than_the_limit() -
     scheduler.end_query("1")
     scheduler.add(llm_request("2", "b", 100 + 10, decode=Decode(10), num=100), 0.0)
     assert len(admit(scheduler)) == 3560 // (100 + 10)
+
+
+def test_the_expected_length_follows_a_workload_and_hardly_moves_by_chance() -> None:
+    """Answers of a conversation, whose lengths differ by a factor of 40; then answers of 20 tokens."""
+    outputs, request, draw = ExpectedOutputs(), llm_request("0", "a", 300, decode=Decode(2048)), Random(0)
+    expected = []
+    for _ in range(2000):
+        outputs.observe(request, round(draw.lognormvariate(4.92, 0.93)))
+        expected.append(outputs.expected(request))
+    assert min(expected[400:]) / fmean(expected[400:]) > 0.8
+    assert max(expected[400:]) / fmean(expected[400:]) < 1.2
+    for _ in range(1000):
+        outputs.observe(request, 20)
+    assert outputs.expected(request) < 25
 
 
 def test_an_engine_that_reports_no_usage_has_its_answers_counted() -> None:

@@ -1,4 +1,4 @@
-"""Engine for sentence embeddings with sentence-transformers.
+"""Engine for sentence embeddings: all-MiniLM-L6-v2, or another model with sentence-transformers.
 
 On a CPU each text is computed by itself, on one thread. So its vector is the same, bit for bit, whatever else
 is in its batch and however busy the machine is. Several texts are computed side by side while no other engine
@@ -33,6 +33,7 @@ from stretto.model.values import as_text
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
 
 MINILM = "all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -78,8 +79,23 @@ class EmbeddingConfig:
         return "bfloat16" if device == "cpu" and has_bfloat16() else "float32"
 
 
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A loaded model. It reads `max_tokens` of a text; None is any number.
+
+    Attributes:
+        encode: returns the vectors of texts, one row each.
+        tokenizer: None if it is not of the package `tokenizers`.
+    """
+
+    encode: Callable[[list[str]], NDArray[np.float32]]
+    tokenizer: Tokenizer | None
+    max_tokens: int | None
+    is_on_cpu: bool
+
+
 class Embedding(BatchEngine):
-    """A batch engine that turns texts into vectors of unit length, with a sentence-transformers model.
+    """A batch engine that turns texts into vectors of unit length.
 
     It runs the op `embed`: input `texts` (str, Chunk or Hit). It answers a float32 vector. On
     a CPU it depends on the text alone. On a GPU the texts of a batch go to the model together, and the vector
@@ -98,17 +114,13 @@ class Embedding(BatchEngine):
             ConfigError: packages are missing, or the model cannot be loaded.
             EngineFailure: the packaged weights are not those of all-MiniLM-L6-v2.
         """
-        self._model = _load(config)
-        self._leading = LeadingText(self._model.tokenizer, self._model.max_seq_length)
+        model = _load(config)
+        self._encode = model.encode
+        self._leading = LeadingText(model.tokenizer, model.max_tokens)
         self._computing = computing
         self._is_unwanted: Callable[[int], bool] = lambda _: False
-        self._one_by_one: SideBySide[OpApplication, object] | None = None
-        if self._model.device.type == "cpu":
-            num_helpers = (config.num_threads or num_cores()) - 1
-            self._one_by_one = SideBySide(self._answer, num_helpers, _use_one_thread)
-            self._encode(
-                [""]
-            )  # a tokenizer's first use sets its padding, which no other thread may read then
+        num_helpers = (config.num_threads or num_cores()) - 1
+        self._one_by_one = SideBySide(self._answer, num_helpers, _use_one_thread) if model.is_on_cpu else None
 
     def heed(self, is_unwanted: Callable[[int], bool]) -> None:
         """Take the function that says which tasks are not wanted any more. On a CPU it is asked before each
@@ -130,23 +142,14 @@ class Embedding(BatchEngine):
         if self._one_by_one is None:
             if all(self._is_unwanted(application.task.id) for application in applications):
                 return [unwanted(application) for application in applications]
-            return list(self._encode(texts))
+            return list(self._encode([self._leading.cut(text) for text in texts]))
         own = threading.get_ident()
         return self._one_by_one.map(applications, lambda: not self._computing.is_any_but(own))
 
     def _answer(self, application: OpApplication) -> object:
         if self._is_unwanted(application.task.id):
             return unwanted(application)
-        return self._encode([embedded_text(application)])[0]
-
-    def _encode(self, texts: list[str]) -> NDArray[np.float32]:
-        vectors = self._model.encode(
-            [self._leading.cut(text) for text in texts],
-            batch_size=GPU_BATCH_SIZE,
-            normalize_embeddings=True,
-            show_progress_bar=False,
-        )
-        return np.asarray(vectors, dtype=np.float32)
+        return self._encode([self._leading.cut(embedded_text(application))])[0]
 
 
 def minilm_path() -> Path:
@@ -215,25 +218,52 @@ def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
         raise ConfigError(f"cannot load the model {model!r}: {cause}") from cause
 
 
-def _load(config: EmbeddingConfig) -> SentenceTransformer:
+def _load(config: EmbeddingConfig) -> _Model:
     is_packaged = config.model == MINILM
-    path = str(_checked_minilm()) if is_packaged else config.model
+    path = _checked_minilm() if is_packaged else config.model
+    with imports_of("local", f"the model {config.model!r}"):
+        from stretto.engines.transformer.device import device_of
+    device = device_of(config.device)
+    if is_packaged and device.type == "cpu":
+        return _minilm(Path(path), config.dtype_on("cpu"))
     with loading_model(config.model, 1):
         from sentence_transformers import SentenceTransformer
 
         from stretto.engines.batch.packed_linear import pack_linears
-        from stretto.engines.transformer.device import device_of
 
-        device = device_of(config.device)
         model = SentenceTransformer(
-            path,
+            str(path),
             device=str(device),
             local_files_only=is_packaged,  # asks no hub; HF_HUB_OFFLINE would bind the whole process
             model_kwargs={"dtype": config.dtype_on(device.type)},
         )
         _pool_in_float32(model)
         pack_linears(model)
-        return model
+
+    def encode(texts: list[str]) -> NDArray[np.float32]:
+        vectors = model.encode(
+            texts, batch_size=GPU_BATCH_SIZE, normalize_embeddings=True, show_progress_bar=False
+        )
+        return np.asarray(vectors, dtype=np.float32)
+
+    encode([""])  # a tokenizer's first use sets its padding, which no other thread may read then
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    return _Model(encode, backend, model.max_seq_length, device.type == "cpu")
+
+
+def _minilm(path: Path, dtype: str) -> _Model:
+    with imports_of("local", f"the model {MINILM}"):
+        import torch
+
+        from stretto.engines.batch.minilm import MiniLM
+    _use_one_thread()
+    model = MiniLM(path, getattr(torch, dtype))
+    return _Model(
+        lambda texts: np.stack([model.encode(text) for text in texts]),
+        model.tokenizer,
+        model.max_tokens,
+        True,
+    )
 
 
 def _pool_in_float32(model: SentenceTransformer) -> None:

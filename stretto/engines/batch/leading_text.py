@@ -6,7 +6,7 @@ bytes for each byte of the text, so a text of several MB is cut before it gets t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -23,15 +23,13 @@ class LeadingText:
     """Cuts texts to a beginning that has the same tokens up to a model's limit.
 
     Args:
-        tokenizer: tokenizer of the model, as transformers has it; not changed. One that is not backed by the
-            package `tokenizers` leaves all texts whole.
+        tokenizer: tokenizer of the model; not changed. None leaves all texts whole.
         max_tokens: the model's limit; None for no limit.
     """
 
-    def __init__(self, tokenizer: Any, max_tokens: int | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, max_tokens: int | None) -> None:
         self._max_tokens = max_tokens
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        self._tokenizer = None if backend is None else _without_limits(backend)
+        self._tokenizer = None if tokenizer is None else _without_limits(tokenizer)
 
     def cut(self, text: str) -> str:
         """Return the beginning of a text that decides what a model computes of it.

@@ -18,10 +18,15 @@ def pack_linears(model: nn.Module, can_pack: Callable[[Tensor], bool] = can_pack
     Subclasses of `nn.Linear` are left as they are, because other modules may read their weights.
     """
     for name, child in model.named_children():
-        if type(child) is nn.Linear and can_pack(child.weight):
-            setattr(model, name, PackedLinear(child))
+        if type(child) is nn.Linear:
+            setattr(model, name, packed_if_able(child, can_pack))
         else:
             pack_linears(child, can_pack)
+
+
+def packed_if_able(linear: nn.Linear, can_pack: Callable[[Tensor], bool] = can_pack) -> nn.Module:
+    """Return a linear layer with packed weights; the layer itself if its weights cannot be packed."""
+    return PackedLinear(linear) if can_pack(linear.weight) else linear
 
 
 class PackedLinear(nn.Module):

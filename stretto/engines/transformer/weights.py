@@ -89,7 +89,7 @@ def _load_gguf(path: Path, config: ModelConfig, dtype: torch.dtype, device: torc
         values = file.tensor(name)
         if values.shape != shape:
             raise ConfigError(f"{name} in {path} is {values.shape}, expected {shape}")
-        return torch.tensor(values, dtype=dtype, device=device)
+        return torch.from_numpy(values).to(device=device, dtype=dtype)
 
     try:
         return assemble_weights(config, get)
