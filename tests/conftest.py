@@ -8,14 +8,20 @@ that they start.
 
 Where Python is told to write no bytecode, as in many containers, it goes to a folder of its own: each of the
 hundreds of processes that the tests start would compile all that it imports, which took half of their time.
+
+What the tests import stays: no garbage is collected among it, neither while it comes nor later.
 """
 
+import gc
 import os
 import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+gc.disable()
 
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -31,3 +37,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 
 settings.register_profile("without_deadline", deadline=None)
 settings.load_profile("without_deadline")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """End the time without garbage collections: in workers, and where reports of workers come in."""
+    gc.freeze()
+    gc.enable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -102,6 +103,12 @@ def test_what_decides_needs_the_standard_library_and_numpy_alone() -> None:
     allowed = sys.stdlib_module_names | {"stretto", "numpy"}
     for package, file, name in imports():
         assert package not in LIGHT or name.split(".")[0] in allowed, f"{file} imports {name}"
+
+
+def test_files_of_tests_have_different_names() -> None:
+    """Pytest imports each by its name alone."""
+    names = Counter(path.name for path in (CLONE / "tests").rglob("test_*.py"))
+    assert [name for name, number in names.items() if number > 1] == []
 
 
 def test_starting_up_loads_no_model_library() -> None:

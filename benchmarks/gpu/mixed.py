@@ -86,6 +86,8 @@ def measure(given: argparse.Namespace, place: Place, results: ResultsFile, stop_
 def _capacity(
     place: Place, mix: str, given: argparse.Namespace, capacities: dict[str, Capacity]
 ) -> Iterator[Row]:
+    if not capacities:  # a bare machine compiles kernels meanwhile, which is not to be measured
+        Capacity.of(place, mix, OPEN + 8)
     found = capacities[mix] = Capacity.of(place, mix, given.programs)
     yield Row("capacity, in order of arrival", MIXES[mix].what, _rounded(asdict(found)))
 
