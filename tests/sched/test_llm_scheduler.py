@@ -14,6 +14,7 @@ from support.machines import llm_engine, llm_request, lost, serving, start_all
 
 from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.graph.op_table import OPS
 from stretto.model.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
@@ -121,7 +122,7 @@ def test_a_prefix_that_is_held_in_part_saves_that_part(num_held: int, place: int
 def ahead(node: int = 7, tokens: int = 100, **changes: Any) -> StepRequest:
     """Return a request for a prefill without a decode, of `tokens` tokens."""
     request = llm_request("1", "ahead", tokens, **changes)
-    prefill = replace(request.node, id=node, op="prefill")
+    prefill = replace(request.node, id=node, op="prefill", spec=OPS["prefill"])
     return replace(request, node=prefill, decode=None, each=(), units=(tokens,))
 
 
@@ -289,7 +290,9 @@ def test_a_value_of_the_wrong_shape_is_a_bad_reply(decode: Decode, value: object
 
 def test_a_finished_prefill_says_where_its_prefix_is_held() -> None:
     work = llm_request("1", "a", 100, decode=None)
-    scheduler = machine(replace(work, node=replace(work.node, op="prefill")), instances=2)
+    scheduler = machine(
+        replace(work, node=replace(work.node, op="prefill", spec=OPS["prefill"])), instances=2
+    )
     scheduler.schedule(0.0)
     assert scheduler.report(0, Done(1, None), 1.0) == [
         Completed("1", 1, 0, (KV((Segment("1.a"),), 0),)),
