@@ -15,7 +15,7 @@ from stretto.sched.messages import BatchDone, Event
 from stretto.trace.recorder import Recorder
 
 NAME = "indexing"
-READING = 3
+READING = 4
 """Number of the way in which files are read and cut; it grows when the same file gives other chunks."""
 
 

@@ -42,7 +42,8 @@ class RouteOptions:
         str | None,
         typer.Option(
             "--placement",
-            help=f"Policy that chooses the worker of a request: {', '.join(PLACEMENTS)}. Default: stretto.",
+            help=f"Policy that chooses the worker of a request: {', '.join(PLACEMENTS)}, or FILE.py:NAME. "
+            "Default: stretto.",
             metavar="NAME",
         ),
     ] = None

@@ -41,6 +41,8 @@ class InstanceView:
         slowness: measured seconds of its last answers over predicted ones, 1 if they hardly differ. Measured
             only where the policy lets requests wait at an instance ("early").
         probe_s: time from which a suspect instance may be tried with a request.
+        kept_slots, kept_tokens: places and tokens that are kept free for requests of other schedulers, which
+            share the instance and wait.
         per_resident_s: measured seconds that each token in flight adds to a step of decodes; None before
             answers have shown it.
         reported: load that the instance itself reports, if it does.
@@ -68,6 +70,8 @@ class InstanceView:
     waiting_prefill_s: float = 0.0
     slowness: float = 1.0
     probe_s: float = 0.0
+    kept_slots: int = 0
+    kept_tokens: int = 0
     per_resident_s: float | None = None
     reported: InstanceLoad | None = None
 
@@ -76,8 +80,8 @@ class InstanceView:
         """Number of tokens that still fit on the instance; 0 when it runs as many requests as it may
         (`num_slots`).
         """
-        room = self.capacity_tokens - self.running_tokens
-        return room if room > 0 and self.num_running < self.num_slots else 0
+        room = self.capacity_tokens - self.running_tokens - self.kept_tokens
+        return room if room > 0 and self.num_running + self.kept_slots < self.num_slots else 0
 
     @property
     def offline_room_tokens(self) -> int:

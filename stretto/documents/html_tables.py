@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ _MAX_SPAN = 64
 class _Cell:
     """A cell of a table, how many columns and rows it covers, and the texts in it."""
 
+    is_header: bool
     num_columns: int
     num_rows: int
     texts: list[str] = field(default_factory=list)
@@ -25,6 +26,10 @@ class _Cell:
     @property
     def text(self) -> str:
         return "".join(self.texts)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.text.strip()
 
 
 def data_table_text(elements: Iterable[Tag | NavigableString]) -> str:
@@ -43,14 +48,27 @@ def data_table_text(elements: Iterable[Tag | NavigableString]) -> str:
         elif element.name in ("td", "th"):
             if not rows:
                 rows.append([])
-            rows[-1].append(_Cell(_span(element, "colspan"), _span(element, "rowspan")))
+            rows[-1].append(_Cell(element.name == "th", _span(element, "colspan"), _span(element, "rowspan")))
         elif element.name in ("br", "p", "li", "div") and rows and rows[-1]:
             rows[-1][-1].texts.append(" ")
     laid_out = _laid_out(rows)
     if sum(map(bool, laid_out)) < 2 or max(map(len, laid_out)) < 2:
         return ""
     title = " ".join("".join(caption).split())
-    return "\n".join(filter(None, (title, table_text(laid_out))))
+    header = laid_out.pop(0) if _begins_with_few_names(rows) else None
+    return "\n".join(filter(None, (title, table_text(laid_out, header))))
+
+
+def _begins_with_few_names(rows: Sequence[Sequence[_Cell]]) -> bool:
+    """Return whether the first row is marked as the header, and names one column of several or none, as
+    tables in Markdown do that need no header. It has a cell for each column, so it is no title.
+    """
+    first, second = rows[:2]
+    return (
+        all(cell.is_header and cell.num_columns == cell.num_rows == 1 for cell in first)
+        and not all(cell.is_header for cell in second)
+        and len(first) == max(map(len, rows)) > 1 >= sum(not cell.is_empty for cell in first)
+    )
 
 
 def _span(cell: Tag, name: str) -> int:

@@ -76,12 +76,17 @@ def load_documents(
                 on_document(path)
             if (unread := unread_pages_note(document)) is not None:
                 on_left_out(DocumentError(unread))
-    if len(bad) == 1 and not documents:
-        raise bad[0]
     if not documents:
-        cause = f"none of {len(bad)} can be read; the first: {bad[0].message}" if bad else "no path was given"
-        raise DocumentError(f"no documents: {cause}")
+        raise _no_documents(bad)
     return documents
+
+
+def _no_documents(bad: Sequence[DocumentError]) -> DocumentError:
+    """Return the error that no file is left, where those in `bad` could not be read."""
+    if len(bad) == 1:
+        return bad[0]
+    cause = f"none of {len(bad)} can be read; the first: {bad[0].message}" if bad else "no path was given"
+    return DocumentError(f"no documents: {cause}")
 
 
 def _good_files(files: Iterable[str], max_bytes: int, note: Callable[[DocumentError], None]) -> list[str]:

@@ -27,10 +27,14 @@ Row: TypeAlias = Sequence[str | None]
 """Cells of a row. None stands where the cell to the left goes on; "" is an empty cell."""
 
 
-def table_text(rows: Iterable[Row]) -> str:
-    """Write a table as text, a line for each row; "" if all cells are empty."""
+def table_text(rows: Iterable[Row], header: Row | None = None) -> str:
+    """Write a table as text, a line for each row; "" if all cells are empty.
+
+    Args:
+        header: names of the columns, where they are known; None looks for them in the rows.
+    """
     lines: list[str] = []
-    names: Sequence[str] = ()
+    names: Sequence[str] = () if header is None else _names(_cleaned(header))
     for is_empty, group in groupby(map(_cleaned, rows), key=lambda row: not any(row)):
         if is_empty:
             continue
@@ -39,7 +43,7 @@ def table_text(rows: Iterable[Row]) -> str:
             num_titles = next(at for at, row in enumerate(block) if not _is_title(row))
             lines += [cell for row in block[:num_titles] for cell in row if cell]
             block = block[num_titles:]
-        if _is_header(block[0]) and len(block) > 1:
+        if header is None and _is_header(block[0]) and len(block) > 1:
             names = _names(block[0])
             block = block[1:]
         lines += [line for row in block for line in _lines(_pairs(row, names))]

@@ -24,7 +24,12 @@ class BatchEngine(Protocol):
     one thread; calls never overlap.
 
     An engine that subclasses it need not have `release` and `close`, if it keeps nothing.
+
+    Attributes:
+        op_names: names of the ops that it runs; it is measured by the workload of one (`OpSpec.workloads`).
     """
+
+    op_names: Sequence[str] = ()
 
     def run(self, tasks: Sequence[Task]) -> Sequence[object]:
         """Answer every task of a batch, in order, in one call of the underlying model or store.

@@ -1,14 +1,8 @@
-"""What a measurement of an engine is, and the text that engines are measured with."""
+"""What a measurement of an engine is."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-
-_TEXT = (
-    "the engine reads each document once and cuts it into pieces that a model can hold because a reader "
-    "who asks a question wants the passage that answers it and not the whole book "
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +23,3 @@ class Measurement:
     def units_per_s(self) -> float:
         """Units of work per second, from the median time."""
         return self.units / self.median_s
-
-
-def text_of_words(num_words: int, seed: int) -> str:
-    """Return a text of so many English words; texts with different seeds begin differently."""
-    words = _TEXT.split()
-    start = seed % len(words)
-    return " ".join(itertools.islice(itertools.cycle(words), start, start + num_words))

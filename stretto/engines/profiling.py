@@ -1,6 +1,6 @@
 """The measurement of an engine: latency by batch size and length, and the profile that explains it.
 
-The work is like that of the ready-made apps: chunks of the default size, pairs, rows, prompts.
+The batches of an engine are the workloads of an op that it runs (`OpSpec.workloads`).
 """
 
 from __future__ import annotations
@@ -12,34 +12,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from stretto.costs.fit_profile import fit_profile, fit_profile_by_length
-from stretto.engines.batch.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, max_tokens
-from stretto.engines.contract import SteppedLLM
-from stretto.engines.measurement import Measurement, text_of_words
+from stretto.costs.tokens import text_of_words
+from stretto.engines.contract import BatchEngine, SteppedLLM
+from stretto.engines.measurement import Measurement
 from stretto.engines.server_profiling import profile_server
 from stretto.graph.op_table import OPS
+from stretto.graph.ops import Ops
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, Failed, LLMTask, Task
-from stretto.model.values import Chunk, Document, Hit, Section, Segment
+from stretto.model.values import Segment
 
 _ROUNDS = 5
-_CHUNK_WORDS = 170  # a chunk of the default size
-_SHORT_WORDS = (10, 60)
 _SIDE_BY_SIDE = 4
 
 
 def profile_engine(
-    deployment: Deployment, on_measurement: Callable[[Measurement], None]
+    deployment: Deployment, on_measurement: Callable[[Measurement], None], ops: Ops = OPS
 ) -> tuple[list[Measurement], Profile]:
     """Measure how long an engine's calls take at growing batch sizes, and fit a latency profile (linear
     costs) to these times.
 
-    Each measurement is passed to `on_measurement` as soon as it is made. Returns all measurements, and the
-    profile.
+    Each measurement is passed to `on_measurement` as soon as it is made. `ops` has the workloads of batch
+    engines. Returns all measurements, and the profile.
 
     Raises:
         ConfigError: there is no workload to profile such an engine with.
@@ -55,9 +52,9 @@ def profile_engine(
         if engine.is_llm:
             return _profile_llm(executable, on_measurement)
         measurements = []
-        for units, tasks in _workloads(deployment):
-            measured = _measure(units, lambda tasks=tasks: executable.run(tasks))  # type: ignore[misc]
-            measurements.append(replace(measured, tokens=_num_tokens(tasks)))
+        for units, task in _workloads(deployment, executable, ops):
+            measured = _measure(units, lambda task=task: executable.run([task]))  # type: ignore[misc]
+            measurements.append(replace(measured, tokens=_num_tokens(task, ops)))
             on_measurement(measurements[-1])
         return measurements, _fitted(measurements)
     finally:
@@ -70,10 +67,9 @@ def _fitted(measurements: Sequence[Measurement]) -> Profile:
     return fit_profile_by_length(units, tokens, seconds) if tokens else fit_profile(units, seconds)
 
 
-def _num_tokens(tasks: Sequence[Task]) -> int | None:
-    """Return the estimated tokens of the texts of a workload's one task; None where they do not matter."""
-    (task,) = tasks
-    tokens_of = OPS[task.op].tokens
+def _num_tokens(task: Task, ops: Ops) -> int | None:
+    """Return the estimated tokens of the texts of a workload's task; None where they do not matter."""
+    tokens_of = ops[task.op].tokens
     if tokens_of is None:
         return None
     rows = [
@@ -93,52 +89,24 @@ def _measure(units: int, call: Callable[[], object]) -> Measurement:
     return Measurement(units, statistics.median(seconds), min(seconds), max(seconds))
 
 
-def _chunks(count: int, num_words: int = _CHUNK_WORDS) -> list[Chunk]:
-    return [Chunk("profile", i, text_of_words(num_words, i), num_chunks=count) for i in range(count)]
-
-
-def _task(
-    op: str, inputs: dict[str, object], each: tuple[str, ...], count: int, **config: object
-) -> Sequence[Task]:
-    return [
-        Task(id=0, query="profile", step=op, op=op, inputs=inputs, config=config, num_items=count, each=each)
-    ]
-
-
-def _workloads(deployment: Deployment) -> Iterator[tuple[int, Sequence[Task]]]:
-    """Yield (units, batch) pairs of growing size."""
-    match deployment.name:
-        case "chunking":
-            tokens = min(DEFAULT_TOKENS, max_tokens(deployment.replicas[0].config.model))  # type: ignore[attr-defined]
-            overlap = min(DEFAULT_OVERLAP, tokens // 8)
-            for count in (1, 2, 4, 8):
-                files = [Document(f"d{i}", (Section(text_of_words(4000, i)),), str(i)) for i in range(count)]
-                yield (
-                    count,
-                    _task("chunk", {"files": files}, ("files",), count, tokens=tokens, overlap=overlap),
-                )
-        case "embedding":
-            for count in (1, 2, 4, 8, 16, 32, 64):
-                yield count, _task("embed", {"texts": _chunks(count)}, ("texts",), count)
-            for num_words, count in itertools.product(_SHORT_WORDS, (1, 4, 32)):
-                yield count, _task("embed", {"texts": _chunks(count, num_words)}, ("texts",), count)
-        case "vectors":
-            vectors = list(np.random.default_rng(0).standard_normal((1024, 384)).astype(np.float32))
-            for count in (16, 64, 256, 1024):
-                inputs: dict[str, object] = {"chunks": _chunks(count), "vectors": vectors[:count]}
-                yield count, _task("ingest", inputs, ("chunks", "vectors"), count)
-        case "reranking":
-            sizes = [(_CHUNK_WORDS, count) for count in (4, 16, 64, 256)]
-            for num_words, count in (*sizes, *itertools.product(_SHORT_WORDS, (1, 4, 64))):
-                hits = [Hit(chunk, 0.5) for chunk in _chunks(count, num_words)]
-                inputs = {"question": "which passage answers the question?", "hits": hits}
-                yield count, [Task(0, "profile", "rerank", "rerank", inputs, {})]
-        case name:
-            raise ConfigError(
-                f"there is no workload that profiles an engine called {name!r}; there are those of chunking, "
-                "embedding, vectors, reranking and LLMs, in engines/profiling.py. Give its times by hand: "
-                "profile = { base_s = …, per_unit_s = … } of its [[replica]]"
-            )
+def _workloads(deployment: Deployment, engine: BatchEngine, ops: Ops) -> Iterator[tuple[int, Task]]:
+    """Yield (units, task) of growing size, for the first op of an engine that has such workloads."""
+    names: Sequence[str] = getattr(engine, "op_names", ())
+    specs = [ops[name] for name in names if name in ops]
+    spec = next((spec for spec in specs if spec.workloads is not None), None)
+    if spec is None or spec.workloads is None:
+        why = f"none of its ops ({', '.join(names)}) has one" if names else "its class names no ops"
+        raise ConfigError(
+            f"there is no workload that profiles the engine {deployment.name!r}: {why} "
+            "(OpSpec.workloads, BatchEngine.op_names). Give its times by hand: "
+            "profile = { base_s = …, per_unit_s = … } of its [[replica]]"
+        )
+    for units, inputs, each in spec.workloads():
+        count = units if each else None
+        yield (
+            units,
+            Task(0, "profile", spec.name, op=spec.name, inputs=inputs, config={}, num_items=count, each=each),
+        )
 
 
 def _profile_llm(

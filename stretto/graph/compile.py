@@ -47,7 +47,7 @@ def compile_graph(
         readers=tuple(map(tuple, wires.readers)),
         followers=tuple(map(tuple, wires.followers)),
         outputs=tuple((name, values[ref.name, ref.port], ref.index) for name, ref in graph.outputs),
-        streamed=_streamed(graph, node_ids, values),
+        streamed=_streamed(graph, ops, node_ids, values),
         ops=ops,
         engine_nodes=_engine_nodes(nodes),
         passes=passes,
@@ -104,13 +104,13 @@ def _wire(graph: Graph, ops: Ops) -> _Wires:
 def _nodes(graph: Graph, wires: _Wires, profiles: Mapping[str, Profile], ops: Ops) -> list[Node]:
     """Return the steps of a graph, with prefills fused with their decodes."""
     values, node_ids, readers, after = wires.values, wires.node_ids, wires.readers, wires.after
-    own_s = {primitive.name: _typical_s(primitive, profiles) for primitive in graph}
+    own_s = {primitive.name: _typical_s(primitive, profiles, ops) for primitive in graph}
     depths, paths_s = _depths(graph, node_ids, wires.followers, own_s)
-    fusions = _fusions(graph, node_ids, after, readers, values)
+    fusions = _fusions(graph, ops, node_ids, after, readers, values)
     fused_into = {decode: prefill for prefill, decode in fusions.items()}
     for decode in fused_into:  # it never runs by itself, so it has nothing to gain from pieces
         wires.ins[decode] = tuple(replace(arg, piece=None) for arg in wires.ins[decode])
-    reuse = find_reuse(graph, fused_into, own_s)
+    reuse = find_reuse(graph, ops, fused_into, own_s)
     needed = {values[ref.name, ref.port] for _, ref in graph.outputs}
     nodes: list[Node] = []
     for node_id, (primitive, ins) in enumerate(zip(graph.primitives, wires.ins, strict=True)):
@@ -139,7 +139,7 @@ def _nodes(graph: Graph, wires: _Wires, profiles: Mapping[str, Profile], ops: Op
                 config=config,
                 depth=depths[primitive.name],
                 path_s=paths_s[primitive.name],
-                decode=decode_of(primitive) if primitive.op == "decode" else None,
+                decode=decode_of(primitive) if spec.makes_text else None,
                 fused=fusions.get(node_id),
                 fused_into=fused_into.get(node_id),
                 hints=tuple(reader for out in outs for reader, _ in readers[out]) if only_hints else (),
@@ -186,7 +186,7 @@ def _compile_ins(primitive: Primitive, spec: OpSpec, values: Mapping[tuple[str, 
         port = spec.port(arg.port)
         optional = arg.port != WHEN and port is not None and port.optional
         value = values[arg.ref.name, arg.ref.port]
-        is_hint = primitive.op == "prefill" and arg.port == HINT and not arg.each
+        is_hint = spec.computes_prompt and arg.port == HINT and not arg.each
         ins.append(In(arg.port, value, arg.ref.index, arg.each, arg.piece, optional, is_hint))
     return tuple(ins)
 
@@ -209,7 +209,7 @@ def _depths(
     return depths, paths_s
 
 
-def _typical_s(primitive: Primitive, profiles: Mapping[str, Profile]) -> float:
+def _typical_s(primitive: Primitive, profiles: Mapping[str, Profile], ops: Ops) -> float:
     """Return the predicted seconds of a primitive before its inputs are known.
 
     A mapped primitive counts a full batch, any other one unit.
@@ -217,7 +217,7 @@ def _typical_s(primitive: Primitive, profiles: Mapping[str, Profile]) -> float:
     profile = profiles.get(primitive.engine or "")
     if profile is None:
         return 0.0
-    if primitive.op == "decode":
+    if ops[primitive.op].makes_text:
         max_tokens = primitive.setting("max_tokens")
         return profile.per_output_s * (max_tokens if isinstance(max_tokens, int) else Decode().max_tokens)
     return profile.batch_s(profile.max_efficient_batch if primitive.is_mapped() else 1)
@@ -225,6 +225,7 @@ def _typical_s(primitive: Primitive, profiles: Mapping[str, Profile]) -> float:
 
 def _fusions(
     graph: Graph,
+    ops: Ops,
     node_ids: Mapping[str, int],
     after: list[list[int]],
     readers: list[list[tuple[int, int]]],
@@ -239,12 +240,12 @@ def _fusions(
     fusions: dict[int, int] = {}
     outputs = {ref.name for _, ref in graph.outputs}
     for primitive in graph:
-        if primitive.op != "decode" or len(primitive.args) != 1:
+        if not ops[primitive.op].makes_text or len(primitive.args) != 1:
             continue
         arg = primitive.args[0]
         decode, kv = node_ids[primitive.name], arg.ref
         prefill = graph.by_name.get(kv.name)
-        if prefill is None or prefill.op != "prefill" or prefill.engine != primitive.engine:
+        if prefill is None or not ops[prefill.op].computes_prompt or prefill.engine != primitive.engine:
             continue
         if arg.each != prefill.is_mapped():
             continue
@@ -269,7 +270,7 @@ def decode_of(primitive: Primitive) -> Decode:
 
 
 def _streamed(
-    graph: Graph, node_ids: Mapping[str, int], values: Mapping[tuple[str, str], int]
+    graph: Graph, ops: Ops, node_ids: Mapping[str, int], values: Mapping[tuple[str, str], int]
 ) -> dict[int, tuple[StreamedOutput, ...]]:
     found: dict[int, list[StreamedOutput]] = {}
 
@@ -278,7 +279,7 @@ def _streamed(
         if primitive is None or ref.index is not None or ref.port == RECORD:
             return
         is_text = not primitive.is_mapped() and not primitive.setting("items")
-        if primitive.op == "expand" or (primitive.op == "decode" and is_text):
+        if primitive.op == "expand" or (ops[primitive.op].makes_text and is_text):
             found.setdefault(node_ids[name], []).append(StreamedOutput(output, unless))
         elif primitive.op == "select" and primitive.arg(WHEN) is None:
             for arg in primitive.args:

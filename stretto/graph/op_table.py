@@ -7,15 +7,17 @@ Source: Teola Table 1, extended by what its limits section lacks (chunk, web_sea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from zlib import crc32
 
 from stretto.costs.tokens import num_tokens
 from stretto.documents.support import best_supported, is_answered, nearest, quote
+from stretto.graph import op_workloads
 from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
 from stretto.graph.ops import ANYTHING, OUTSIDE, Inputs, Ops, OpSpec, Port, Settings
 from stretto.graph.types import item_type, list_of
 from stretto.model.errors import BadReply
 from stretto.model.tools import AgentRun, RunEnd, ToolResult
-from stretto.model.values import ABSENT, Hit, as_text, document_order
+from stretto.model.values import ABSENT, Chunk, Hit, as_text, document_order
 
 
 def _result_setting(primitive: Primitive, _: Sequence[str]) -> str:
@@ -34,7 +36,8 @@ def _grown_changes(primitive: Primitive) -> str:
     return "" if primitive.setting("access") in ("none", "reads") else ANYTHING
 
 
-def _decoded(primitive: Primitive, _: Sequence[str]) -> str:
+def generated_type(primitive: Primitive, _: Sequence[str]) -> str:
+    """Return the type of what is generated: a text, or a list of them."""
     return "list[text]" if primitive.setting("items") else "text"
 
 
@@ -157,15 +160,50 @@ def _pair_tokens(inputs: Inputs) -> int:
     return max(1, sum(question + num_tokens(as_text(hit)) for hit in hits))
 
 
+def _checksum(inputs: Inputs, _: Settings) -> object:
+    return (crc32(as_text(inputs["texts"]).encode("utf-8", "replace")),)
+
+
+def _in_their_order(inputs: Inputs, _: Settings) -> object:
+    return [Hit(hit.chunk, 1.0 / (1 + rank)) for rank, hit in enumerate(_flat_hits(inputs["hits"]))]
+
+
+def _pages(inputs: Inputs, settings: Settings) -> object:
+    query, pages = inputs["queries"], range(whole_setting(settings, "k", 4))
+    return [Hit(Chunk(f"page {n}", 0, f"{query} {n}"), 1.0 / (1 + n)) for n in pages]
+
+
+def whole_setting(settings: Settings, name: str, default: int) -> int:
+    """Return a setting that is a whole number from 1 on. Raises BadReply for another one."""
+    value = settings.get(name, default)
+    if not isinstance(value, int) or value < 1:
+        raise BadReply(f"{name} is {value!r}")
+    return value
+
+
 _SPECS = (
-    OpSpec("chunk", (Port("files", "document"),), "list[chunk]", flatten=True),
-    OpSpec("embed", (Port("texts", "text|chunk|hit"),), "vector", tokens=_text_tokens),
+    OpSpec(
+        "chunk",
+        (Port("files", "document"),),
+        "list[chunk]",
+        flatten=True,
+        workloads=op_workloads.documents_to_cut,
+    ),
+    OpSpec(
+        "embed",
+        (Port("texts", "text|chunk|hit"),),
+        "vector",
+        tokens=_text_tokens,
+        synthetic=_checksum,
+        workloads=op_workloads.texts_to_embed,
+    ),
     OpSpec(
         "ingest",
         (Port("chunks", "chunk"), Port("vectors", "vector"), Port("collection", "text", optional=True)),
         "effect",
         is_idempotent=True,  # a chunk that is there already is replaced
         changes="collection",
+        workloads=op_workloads.rows_to_ingest,
     ),
     OpSpec(
         "search",
@@ -183,12 +221,34 @@ _SPECS = (
         "list[hit]",
         units=_num_hits,
         tokens=_pair_tokens,
+        synthetic=_in_their_order,
+        workloads=op_workloads.pairs_to_score,
     ),
-    OpSpec("web_search", (Port("queries", "text"),), "list[hit]", reads=OUTSIDE),
-    OpSpec("call", (Port("inputs", variadic=True),), _result_setting, reads=OUTSIDE, changes=_called_changes),
-    OpSpec("transform", (Port("value"),), "any"),
-    OpSpec("prefill", (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)), "kv", runs_on="llm"),
-    OpSpec("decode", (Port("kv", "kv"),), _decoded, runs_on="llm", optional_outputs=(Port(ANSWER, "kv"),)),
+    OpSpec("web_search", (Port("queries", "text"),), "list[hit]", reads=OUTSIDE, synthetic=_pages),
+    OpSpec(
+        "call",
+        (Port("inputs", variadic=True),),
+        _result_setting,
+        reads=OUTSIDE,
+        changes=_called_changes,
+        synthetic=lambda inputs, _: tuple(inputs.values()),
+    ),
+    OpSpec("transform", (Port("value"),), "any", synthetic=lambda inputs, _: inputs["value"]),
+    OpSpec(
+        "prefill",
+        (Port("prompt", variadic=True), Port(HINT, "kv", optional=True)),
+        "kv",
+        runs_on="llm",
+        computes_prompt=True,
+    ),
+    OpSpec(
+        "decode",
+        (Port("kv", "kv"),),
+        generated_type,
+        runs_on="llm",
+        optional_outputs=(Port(ANSWER, "kv"),),
+        makes_text=True,
+    ),
     OpSpec(
         "condition",
         (Port("value"),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from stretto.graph.graph import Primitive
 from stretto.graph.types import NAMES, is_type
@@ -35,6 +35,20 @@ class Port:
     variadic: bool = False
 
 
+class MeasuredBatch(NamedTuple):
+    """A batch that an engine is measured with.
+
+    Attributes:
+        units: amount of work, in the op's units.
+        inputs: the op's inputs.
+        each: the ports to whose items the op is applied; none for one application.
+    """
+
+    units: int
+    inputs: Inputs
+    each: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class OpSpec:
     """The specification of one op: its inputs, its result, and where it runs.
@@ -58,6 +72,13 @@ class OpSpec:
         reads: name of the state outside the graph that the op reads, such as "collection"; "" for none,
             `ANYTHING` for all. It may be a function of the primitive.
         changes: name of the state that the op changes, likewise. An effect that names none changes `OUTSIDE`.
+        computes_prompt: whether the op computes the KV of its prompt: the first part of an LLM request.
+        makes_text: whether the op generates text after a prompt, whose KV comes at its port `kv`: the second
+            part of an LLM request. Its settings are those of `Decode`.
+        synthetic: function from the inputs and settings of one application to a made-up answer of the right
+            shape, for simulated engines; None where there is none.
+        workloads: batches of growing size by which engines that run the op are measured, of two lengths at
+            least if it has `tokens`; None where there are none.
         evaluate: pure function of a control flow op, from (inputs, settings) to {out port: value}.
     """
 
@@ -75,6 +96,10 @@ class OpSpec:
     passes_over_failures: bool = False
     reads: str | Callable[[Primitive], str] = ""
     changes: str | Callable[[Primitive], str] = ""
+    computes_prompt: bool = False
+    makes_text: bool = False
+    synthetic: Callable[[Inputs, Settings], object] | None = None
+    workloads: Callable[[], Iterable[MeasuredBatch]] | None = None
 
     def port(self, name: str) -> Port | None:
         """Return the port of the op that takes an argument called `name`; None if the op

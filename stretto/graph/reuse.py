@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto.graph.graph import ANSWER, HINT, Constant, Graph, Primitive, Ref
+from stretto.graph.ops import Ops
 from stretto.graph.verify import sort_topologically
 
 _NO_END = "expand"
@@ -64,7 +65,7 @@ class _Beginning:
 
 
 def find_reuse(
-    graph: Graph, fused_into: Mapping[int, int], own_s: Mapping[str, float]
+    graph: Graph, ops: Ops, fused_into: Mapping[int, int], own_s: Mapping[str, float]
 ) -> dict[int, PromptReuse]:
     """Return, by the node number of each LLM request, which others begin like it. A single request is left
     out, unless the graph cannot grow and it is applied once: then nothing will ever begin like it.
@@ -73,9 +74,11 @@ def find_reuse(
         fused_into: number of the prefill with which a decode runs as one request, by the decode's number.
         own_s: predicted seconds of each step alone, by its name.
     """
-    kinds = [primitive.op for primitive in graph]
-    requests = [i for i, op in enumerate(kinds) if op in ("prefill", "decode") and i not in fused_into]
-    is_whole = _NO_END not in kinds
+    specs = [ops[primitive.op] for primitive in graph]
+    requests = [
+        i for i, spec in enumerate(specs) if (spec.computes_prompt or spec.makes_text) and i not in fused_into
+    ]
+    is_whole = all(primitive.op != _NO_END for primitive in graph)
     if len(requests) < 2 and not (is_whole and requests and not graph.primitives[requests[0]].is_mapped()):
         return {}
     starts_s = _starts_s(graph, own_s)
@@ -86,14 +89,14 @@ def find_reuse(
     for number in requests:
         primitive = graph.primitives[number]
         last = graph.primitives[fused.get(number, number)]
-        keys = _parts(graph, primitive)
-        if _writes_text(last) and len(keys) == len(_prompt_of(graph, primitive).prompt):
+        keys = _parts(graph, ops, primitive)
+        if _writes_text(ops, last) and len(keys) == len(_prompt_of(graph, ops, primitive).prompt):
             keys.append((Ref(last.name),))
         paths[number] = _enter(root, (primitive.engine, *keys), number, starts_s[primitive.name])
     found: dict[int, PromptReuse] = {}
     members_of: dict[int, tuple[tuple[int, float], ...]] = {}
     for number, path in paths.items():
-        primitive, prompt = graph.primitives[number], _prompt_of(graph, graph.primitives[number])
+        primitive, prompt = graph.primitives[number], _prompt_of(graph, ops, graph.primitives[number])
         last = graph.primitives[fused.get(number, number)]
         shares: list[Share] = []
         for num_parts in range(len(path), 0, -1):
@@ -108,7 +111,7 @@ def find_reuse(
             starts_s[last.name] + own_s[last.name],
             tuple(shares),
             is_constant.index(False) if False in is_constant else len(is_constant),
-            len(_parts(graph, primitive)) if primitive.is_mapped() else 0,
+            len(_parts(graph, ops, primitive)) if primitive.is_mapped() else 0,
             len(root.longer[primitive.engine].members),
             is_whole,
         )
@@ -126,15 +129,15 @@ def _enter(root: _Beginning, keys: Sequence[Hashable], number: int, start_s: flo
     return path[1:]
 
 
-def _prompt_of(graph: Graph, primitive: Primitive) -> Primitive:
+def _prompt_of(graph: Graph, ops: Ops, primitive: Primitive) -> Primitive:
     """Return the prefill with the prompt of an LLM request: itself, or the one whose KV a decode takes."""
-    kv = primitive.arg("kv") if primitive.op == "decode" else None
+    kv = primitive.arg("kv") if ops[primitive.op].makes_text else None
     return primitive if kv is None else graph.by_name.get(kv.ref.name, primitive)
 
 
-def _parts(graph: Graph, primitive: Primitive) -> list[Hashable]:
+def _parts(graph: Graph, ops: Ops, primitive: Primitive) -> list[Hashable]:
     """Return the leading parts of a prompt as keys that compare, up to the first that differs by item."""
-    prefill = _prompt_of(graph, primitive)
+    prefill = _prompt_of(graph, ops, primitive)
     keys: list[Hashable] = []
     for part in prefill.prompt:
         if isinstance(part, Constant):
@@ -149,8 +152,8 @@ def _parts(graph: Graph, primitive: Primitive) -> list[Hashable]:
     return keys
 
 
-def _writes_text(primitive: Primitive) -> bool:
-    return primitive.op == "decode" and not primitive.is_mapped() and not primitive.setting("items")
+def _writes_text(ops: Ops, primitive: Primitive) -> bool:
+    return ops[primitive.op].makes_text and not primitive.is_mapped() and not primitive.setting("items")
 
 
 def _starts_s(graph: Graph, own_s: Mapping[str, float]) -> dict[str, float]:

@@ -211,11 +211,11 @@ class _Unroller:
     def _is_pipelined(self, primitive: Primitive) -> bool:
         """Return whether items leave the decode while it is running."""
         readers = self.graph.consumers.get(primitive.name, ())
-        return primitive.op == "decode" and any(arg.piece is not None for _, arg in readers)
+        return self.ops.spec(primitive).makes_text and any(arg.piece is not None for _, arg in readers)
 
     def _what(self, primitive: Primitive) -> str:
         """Return the op; for a prefill, the part it plays in the prompt."""
-        if primitive.op != "prefill":
+        if not self.ops.spec(primitive).computes_prompt:
             return primitive.op
         ports = {arg.port for _, arg in self.graph.consumers.get(primitive.name, ())}
         if ports == {HINT}:

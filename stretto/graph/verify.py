@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from stretto.graph.graph import ANSWER, HINT, WHEN, Arg, Graph, Primitive, Ref, Slot
 from stretto.graph.op_table import OPS
-from stretto.graph.ops import Ops, OpSpec, Port
+from stretto.graph.ops import Ops, OpSpec
 from stretto.graph.types import accepts, is_promptable, item_type, list_of
 from stretto.model.errors import GraphError
 
@@ -98,13 +98,13 @@ def _verify_primitive(
             raise GraphError(f"{where}: port {arg.port!r} takes all of %{arg.ref} and cannot stream it")
         if arg.piece is not None and arg.piece < 1:
             raise GraphError(f"{where}: port {arg.port!r} has the piece size {arg.piece}")
-        _verify_port(where, primitive, spec.port(arg.port), arg, type_)
+        _verify_port(where, primitive, spec, arg, type_)
         if arg.port != WHEN:
             given.append(type_)
     for port in spec.ports:
         if not port.optional and not port.variadic and port.name not in fed:
             raise GraphError(f"{where}: port {port.name!r} is not fed")
-    _verify_prompt(where, primitive, fed)
+    _verify_prompt(where, primitive, spec, fed)
     result = spec.result if isinstance(spec.result, str) else spec.result(primitive, given)
     if not ops.is_type(result):
         raise GraphError(f"{where}: its result has the unknown type {result!r:.80}")
@@ -117,23 +117,23 @@ def _verify_primitive(
     origins[primitive.name] = primitive.name if origin is None or spec.flatten else origin
 
 
-def _verify_port(where: str, primitive: Primitive, port: Port | None, arg: Arg, type_: str) -> None:
+def _verify_port(where: str, primitive: Primitive, spec: OpSpec, arg: Arg, type_: str) -> None:
     if arg.port == WHEN:
         if arg.each:
             raise GraphError(f"{where}: a guard takes a whole value")
         return
-    if port is None:
+    if (port := spec.port(arg.port)) is None:
         raise GraphError(f"{where}: {primitive.op} has no port {arg.port!r}")
     if not accepts(port.type, type_):
         raise GraphError(f"{where}: port {arg.port!r} takes {port.type}, %{arg.ref} is {type_}")
     is_answer = arg.ref.port == ANSWER and type_ == "kv"
-    if primitive.op == "prefill" and arg.port != HINT and not (is_answer or is_promptable(type_)):
+    if spec.computes_prompt and arg.port != HINT and not (is_answer or is_promptable(type_)):
         raise GraphError(f"{where}: port {arg.port!r}: a {type_} cannot stand in a prompt")
 
 
-def _verify_prompt(where: str, primitive: Primitive, fed: set[str]) -> None:
+def _verify_prompt(where: str, primitive: Primitive, spec: OpSpec, fed: set[str]) -> None:
     slots = {part.port for part in primitive.prompt if isinstance(part, Slot)}
-    if primitive.op == "prefill":
+    if spec.computes_prompt:
         if not primitive.prompt:
             raise GraphError(f"{where}: an empty prompt")
         if reserved := slots & {HINT, WHEN}:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from stretto.cluster.placements.table import PLACEMENTS, check_placement
+from stretto.cluster.placements.table import placement_of
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.http.client.address import check_port
@@ -16,6 +16,7 @@ from stretto.http.client.headers import Headers
 from stretto.http.tls import ClientTls, ServerTls
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM, Profile
+from stretto.model.user_files import is_in_file
 from stretto.router.aliases import AliasConfig
 from stretto.router.found_workers import DnsConfig, KubernetesConfig
 from stretto.router.keys import KEY_HEADERS
@@ -148,8 +149,8 @@ class RouterConfig:
             second; None for none.
         alias: names of models that stand for others.
         repair: rules by which prompts are repaired that change before text that stays.
-        placement: name of the policy that chooses the worker of a request.
-        order: name of the order in which requests that wait are served.
+        placement: name of the policy that chooses the worker of a request, or FILE.py:NAME of one's own.
+        order: name of the order in which requests that wait are served, or FILE.py:NAME of one's own.
         holds_programs: whether programs are held while the workers have no room in KV memory for what they
             keep there from one request to the next.
         learns_slots: whether it is learned from the `/metrics` of workers how many requests each runs at
@@ -228,10 +229,10 @@ class RouterConfig:
     health_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
-        check_placement(self.placement)
-        if self.order in GONE_ORDERS:
+        placement = placement_of(self.placement)
+        if is_in_file(self.order) or self.order in GONE_ORDERS:
             check_policy(self.order)
-        if self.order not in ORDERS:
+        elif self.order not in ORDERS:
             raise ConfigError(f"router: order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
         for name in ("holds_programs", "learns_slots"):
             if type(value := getattr(self, name)) is not bool:
@@ -256,7 +257,7 @@ class RouterConfig:
         may_find_more = self.workers_file is not None
         if self.tokenizer is not None and not may_find_more and not any(one.kv_events for one in self.worker):
             raise ConfigError("router: a tokenizer is only of use where a worker has kv_events; none has")
-        if self.snapshot is not None and not isinstance(PLACEMENTS[self.placement](), ScoredPlacement):
+        if self.snapshot is not None and not isinstance(placement(), ScoredPlacement):
             raise ConfigError(
                 "router: a snapshot is only of use with a placement that keeps an index of prefixes, such as "
                 f"'stretto'; {self.placement!r} keeps none"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic
 
-from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.placements.table import placement_of
 from stretto.costs.learned_work import LearnedWork
 from stretto.http.body_readers import BodyReaders
 from stretto.http.byte_budget import ByteBudget
@@ -71,7 +71,7 @@ class Front:
         learned: LearnedWork | None = None,
     ) -> None:
         self.config = config
-        self.placement = FallbackPlacement(PLACEMENTS[config.placement]())
+        self.placement = FallbackPlacement(placement_of(config.placement)())
         self._state = RouterState(config, self.placement, tenant_weights, learned)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.budget = ByteBudget(config.max_held_bytes)

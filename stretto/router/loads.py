@@ -254,6 +254,12 @@ class WorkerLoads:
         is_miss = usage.num_prompt is not None and (worker, usage.is_older_api) in self._telling
         return 0 if is_miss else None
 
+    def keep_free(self, worker: WorkerId, num_slots: int, num_tokens: int) -> None:
+        """Keep places and tokens of a worker free for requests of other routers."""
+        if (view := self._table.get(worker)) is not None:
+            view.kept_slots, view.kept_tokens = num_slots, num_tokens
+            self._table.changed(worker)
+
     def wait(self, worker: WorkerId, request: PlacementRequest, seconds: float, num: int) -> None:
         """Add a request to those that wait for a worker (`num` is 1), or take it off them (-1).
 

@@ -38,7 +38,7 @@ from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
-from stretto.router.workers import MOST_TOKENS, Worker, Workers, worker_name
+from stretto.router.workers import MOST_TOKENS, Worker, Workers
 from stretto.sched.orders.order import prices_s
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
@@ -116,6 +116,9 @@ class OpenRequests:
         num_tokens = max(1, client.placed.num_tokens)
         entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
         self.waiting.add(name, ticket, entry, client.since_s)
+        if self.announcer is not None and not is_offline_request(client.placed):
+            worker = None if client.bound is None else self.workers.get(client.bound[0].instance)
+            self.announcer.waits(ticket, "" if worker is None else worker.server, client.request.owner)
 
     def note_waiting(self, ticket: Ticket) -> None:
         """Count a request as waiting or held, unless it is of an app of this process."""
@@ -161,9 +164,7 @@ class OpenRequests:
         self.room.sent(ticket, choice.instance)
         if self.announcer is not None and worker is not None:
             room = self.room.place_of(ticket)
-            self.announcer.sent(
-                sent_record(ticket, client.request, client.running, worker_name(worker), room)
-            )
+            self.announcer.sent(sent_record(ticket, client.request, client.running, worker.server, room))
         if client.step is not None:
             self.account.sent(client.step, now_s)
         if client.has_waited:
@@ -191,6 +192,8 @@ class OpenRequests:
             self.waiting.take(ticket)
         else:
             self.waiting.remove(ticket)
+        if self.announcer is not None:
+            self.announcer.waits_no_more(ticket)
         if client.bound is not None:
             (choice, seconds), client.bound = client.bound, None
             self.placement.observe(Unbound(choice.instance, client.placed))

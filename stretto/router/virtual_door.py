@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto.cluster.placement import PromptKey
-from stretto.cluster.placements.table import PLACEMENTS
+from stretto.cluster.placements.table import placement_of
 from stretto.cluster.prefix_hashes import HASH_BYTES, PackedHashes
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.graph.execution_graph import ExecutionGraph
@@ -52,7 +52,7 @@ def serve_virtually(
     """
     router = RouterState(
         replace(config, max_waiting=_ENOUGH, max_wait_s=1e6, max_hold_s=1e6, snapshot=None, tokenizer=None),
-        PLACEMENTS[config.placement](),
+        placement_of(config.placement)(),
     )
     engines = [f"llm{number}" for number in range(len(config.worker))]
     for worker in config.worker:

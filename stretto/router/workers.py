@@ -60,6 +60,7 @@ class Worker:
     """One server behind the router.
 
     Attributes:
+        server: address by which routers name it to each other.
         models: entries of its list of models, by name; empty until they are known.
         kv_tokens: number of tokens that may be in flight there; None sets no limit.
         num_failures: number of answers with status 5xx since the last good one.
@@ -76,6 +77,7 @@ class Worker:
 
     id: WorkerId
     config: WorkerConfig
+    server: str
     state: State = "starting"
     models: Mapping[str, object] = field(default_factory=dict)
     kv_tokens: int | None = None
@@ -177,7 +179,8 @@ class Workers:
                 raise ConfigError(f"worker {config.url} is there already, as worker {other.id}")
         replica = Replica(OpenAIServer, config, runs_in="loop", profile=config.profile)
         self._fleet.add(replica, 0.0)
-        worker = Worker(self._fleet.live[-1], config, kv_tokens=config.kv_tokens)
+        server = server_of(config.url)[0]
+        worker = Worker(self._fleet.live[-1], config, server, kv_tokens=config.kv_tokens)
         self._workers[worker.id] = worker
         self._taking = None
         return worker
@@ -293,8 +296,3 @@ class Workers:
             worker.probe_s = self._fleet.probe_s(worker.id)
         if state != worker.state:
             worker.state, self._taking = state, None
-
-
-def worker_name(worker: Worker) -> str:
-    """Return the address by which routers name a worker to each other."""
-    return server_of(worker.config.url)[0]

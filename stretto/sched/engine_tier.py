@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Set
 from itertools import count
 
 from stretto.cluster.messages import KVReport, LoadReport
-from stretto.cluster.placements.table import check_placement
+from stretto.cluster.placements.table import placement_of
 from stretto.cluster.prompt_keys import SpaceOf
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.graph.execution_graph import ExecutionGraph
@@ -72,13 +72,11 @@ class EngineTier:
             if engine.name in self.schedulers:
                 raise ConfigError(f"two engines are called {engine.name!r}")
             check_policy(engine.policy, policies)
-            check_placement(engine.placement, placements)
+            placement = placement_of(engine.placement, placements)
             known = learned.get(engine.name)
             account = ProgramAccount(*prices_s(engine, profile), tenant_weights, known)
             self.schedulers[engine.name] = (
-                LLMScheduler(
-                    engine, profile, placements[engine.placement](), ids, policies, space_of, account
-                )
+                LLMScheduler(engine, profile, placement(), ids, policies, space_of, account)
                 if engine.is_llm
                 else BatchScheduler(engine, profile, ids, policies, account)
             )

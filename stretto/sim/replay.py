@@ -159,7 +159,7 @@ def replay_engines(
     for found in run.engines:
         is_llm = found.kind != "batch"
         settings = {key: getattr(found, key) for key in SETTINGS}
-        config = SyntheticConfig(recorded_chunk_sizes(run))
+        config = SyntheticConfig(recorded_chunk_sizes(run), vocabulary.ops)
         profiles = _fitted(found.replicas, spans[found.name], fit_llm_spans if is_llm else fit_batch_spans)
         replicas = tuple(
             Replica(

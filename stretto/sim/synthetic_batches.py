@@ -8,13 +8,14 @@ compared; which chunks a query finds has no meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from zlib import crc32
+from dataclasses import dataclass, field
 
 from stretto.engines.contract import BatchEngine
+from stretto.graph.op_table import OPS, whole_setting
+from stretto.graph.ops import Ops, OpSpec
 from stretto.model.errors import BadReply
 from stretto.model.tasks import Task
-from stretto.model.values import Chunk, Document, Hit, as_text
+from stretto.model.values import Chunk, Document, Hit
 
 _CHARS_PER_TOKEN = 4
 
@@ -26,9 +27,11 @@ class SyntheticConfig:
     Attributes:
         chunk_chars: function from (query, document) to the lengths of its chunks, in characters; None takes
             the chunk size in the task's settings.
+        ops: table of ops, which has the answers to those that need no state.
     """
 
     chunk_chars: Callable[[str, Document], Sequence[int]] | None = None
+    ops: Ops = field(default_factory=lambda: OPS)
 
 
 class SyntheticBatch(BatchEngine):
@@ -37,7 +40,7 @@ class SyntheticBatch(BatchEngine):
     """
 
     def __init__(self, config: SyntheticConfig) -> None:
-        self._chunk_chars = config.chunk_chars
+        self._chunk_chars, self._ops = config.chunk_chars, config.ops
         self._collections: dict[str, dict[tuple[str, int], Chunk]] = {}
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
@@ -65,23 +68,15 @@ class SyntheticBatch(BatchEngine):
         match task.op, inputs:
             case "chunk", {"files": Document() as document}:
                 return self._chunk(task, document)
-            case "embed", {"texts": text}:
-                return (crc32(as_text(text).encode("utf-8", "replace")),)
             case "ingest", {"chunks": Chunk() as chunk}:
                 self._collection(task, inputs)[chunk.source, chunk.index] = chunk
                 return True
             case "search", {"queries": (int(number), *_)}:
                 return self._search(task, inputs, number)
-            case "rerank", {"hits": list() | tuple() as hits}:
-                return [Hit(hit.chunk, 1.0 / (1 + rank)) for rank, hit in enumerate(hits)]
-            case "web_search", {"queries": str(query)}:
-                pages = range(_whole(task, "k", 4))
-                return [Hit(Chunk(f"page {n}", 0, f"{query} {n}"), 1.0 / (1 + n)) for n in pages]
-            case "transform", {"value": value}:
-                return value
-            case "call", _:
-                return tuple(inputs.values())
-        raise BadReply(f"no synthetic answer to {task.op} on {', '.join(inputs)}", step=task.step)
+        spec = self._ops.get(task.op)
+        if spec is None or spec.synthetic is None or not _are_all_there(spec, inputs):
+            raise BadReply(f"no synthetic answer to {task.op} on {', '.join(inputs)}", step=task.step)
+        return spec.synthetic(inputs, task.config)
 
     def _collection(self, task: Task, inputs: Mapping[str, object]) -> dict[tuple[str, int], Chunk]:
         name = str(inputs.get("collection") or task.config.get("collection") or task.query)
@@ -91,13 +86,13 @@ class SyntheticBatch(BatchEngine):
         """Return neighbours in the order of the collection, from a position given by the query's vector."""
         found = self._collection(task, inputs)
         chunks = [found[place] for place in sorted(found)]
-        count = min(_whole(task, "k", 4), len(chunks))
+        count = min(whole_setting(task.config, "k", 4), len(chunks))
         return [Hit(chunks[(number + n) % len(chunks)], 1.0 / (1 + n)) for n in range(count)]
 
     def _chunk(self, task: Task, document: Document) -> list[Chunk]:
         text = "".join(section.text for section in document.sections)
         if self._chunk_chars is None:
-            size = _whole(task, "tokens", 64) * _CHARS_PER_TOKEN
+            size = whole_setting(task.config, "tokens", 64) * _CHARS_PER_TOKEN
             lengths: Sequence[int] = [min(size, len(text) - at) for at in range(0, len(text), size)]
         else:
             lengths = self._chunk_chars(task.query, document)
@@ -110,8 +105,5 @@ class SyntheticBatch(BatchEngine):
         return chunks
 
 
-def _whole(task: Task, name: str, default: int) -> int:
-    value = task.config.get(name, default)
-    if not isinstance(value, int) or value < 1:
-        raise BadReply(f"{name} is {value!r}", step=task.step)
-    return value
+def _are_all_there(spec: OpSpec, inputs: Mapping[str, object]) -> bool:
+    return all(port.name in inputs for port in spec.ports if not port.optional and not port.variadic)

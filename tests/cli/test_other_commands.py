@@ -109,7 +109,7 @@ def test_explain_shows_an_app_of_a_file_with_its_own_ops_passes_and_engines(
     assert "no app uses an engine 'dictionary'" in stretto.refuses("explain", "--engines", file)
     assert "no file" in stretto.refuses("explain", "--app", f"{tmp_path}/none.py:app")
     refused = stretto.refuses("profile", "dictionary", "--engines", file)
-    assert "there is no workload that profiles an engine called 'dictionary'" in refused
+    assert "no workload that profiles the engine 'dictionary': none of its ops (transform) has one" in refused
     assert "vectors, reranking, llm, dictionary" in stretto.refuses("profile", "x", "--engines", file)
 
 

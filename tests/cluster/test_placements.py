@@ -294,10 +294,10 @@ def test_a_choice_among_thousands_stays_cheap() -> None:
             instances.join(InstanceView(i, SLOW, 1000, prefill_s=i / 100))
         best_s = float("inf")
         for _ in range(20):
-            start_s = time.perf_counter()
+            start_s = time.thread_time()
             for _ in range(20):
                 policy.choose(KEYED, instances, 0.0)
-            best_s = min(best_s, time.perf_counter() - start_s)
+            best_s = min(best_s, time.thread_time() - start_s)
         return best_s
 
     assert seconds(4000) < 5 * seconds(20)

@@ -163,3 +163,15 @@ def test_tables_of_markdown_are_rows() -> None:
 @pytest.mark.parametrize("table", ["<table><tr><td>a", "<table>a", "<table><tr><td>a<td>b<tr><td>c<td>d"])
 def test_many_tables_within_each_other_are_read(table: str) -> None:
     assert parse_html(table.encode() * 4_000)
+
+
+def test_a_header_of_few_names_is_no_row() -> None:
+    """Tables in Markdown begin with a header, which people leave empty where none is needed."""
+    rows = "| Dockerfile | an image |\n| compose.yaml | a door |\n"
+    for header, first in (("| | |", ""), ("| file | |", "file: ")):
+        (section,) = parse_markdown(f"{header}\n|---|---|\n{rows}".encode())
+        assert section.text == f"| {first}Dockerfile | an image\n| {first}compose.yaml | a door"
+    (section,) = parse_html(
+        b"<table><tr><th>Sales</th></tr><tr><th>Town</th><th>Sold</th></tr><tr><td>Oslo</td><td>5</td></tr></table>"
+    )
+    assert section.text == "Sales\n| Town: Oslo | Sold: 5"

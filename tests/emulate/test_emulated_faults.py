@@ -240,7 +240,7 @@ def test_a_server_that_dies_while_it_loads_does_not_come_up_by_that_loading(
     with running_servers(fleet) as servers:
         (url,) = servers.urls
         with httpx.Client(base_url=url) as client:
-            begun_s = time.monotonic()
-            while not answers(client) and time.monotonic() - begun_s < 1.5:
+            until_s = time.monotonic() + (100 if is_up else 1.5)
+            while not answers(client) and time.monotonic() < until_s:
                 time.sleep(0.01)
             assert answers(client) == is_up

@@ -30,6 +30,7 @@ from stretto.router.messages import (
     WorkerUsage,
 )
 from stretto.router.peers.peers import SILENT_S
+from stretto.router.peers.shares import kept, parts
 from stretto.router.router_state import RouterState
 
 MODELS = {"m": {"id": "m"}}
@@ -216,6 +217,68 @@ def test_places_that_another_router_frees_go_to_what_waits_here() -> None:
     assert waits in other.running
 
 
+def test_each_router_gets_its_share_of_workers_that_the_other_has_filled() -> None:
+    one, other = doors = [Door("a", num_slots=4), Door("b", num_slots=4)]
+    for number in range(60):
+        one.ask(request_of(number, owner="first"), 0.0)
+    now_s = exchange(doors, 0.0)
+    for number in range(60):
+        other.ask(request_of(100 + number, owner="second"), now_s)
+    assert (len(one.running), len(other.running)) == (4 * NUM_WORKERS, 0)
+    now_s = exchange(doors, now_s)
+    for _ in range(12):
+        for door in doors:
+            for ticket in list(door.running)[:2]:
+                door.end(ticket, now_s)
+        now_s = exchange(doors, now_s)
+    assert (len(one.running), len(other.running)) == (2 * NUM_WORKERS, 2 * NUM_WORKERS)
+
+
+def test_programs_of_another_router_take_room_in_kv_memory() -> None:
+    one, other = doors = [Door("a", kv_tokens=10_000), Door("b", kv_tokens=10_000)]
+    alone = Door("c", kv_tokens=10_000)
+    now_s = 0.0
+    for number in range(24):
+        request = request_of(number, 20)
+        request = replace(request, program=NamedProgram(str(number), shared=f"={number}"))
+        doors[number % 2].ask(request, now_s)
+        alone.ask(request, now_s)
+        now_s = exchange(doors, now_s)
+    claims = [
+        sum(door.state.view.claimed(worker, now_s)[0] for worker in range(NUM_WORKERS))
+        for door in (one, other, alone)
+    ]
+    assert alone.waiting
+    assert abs(len(one.waiting) + len(other.waiting) - len(alone.waiting)) <= 1
+    assert max(claims) <= 1.1 * min(claims)
+
+
+def test_what_another_router_does_not_wait_for_is_not_kept() -> None:
+    one, other = doors = [Door("a", num_slots=4), Door("b", num_slots=4)]
+    for number in range(20):
+        one.ask(request_of(number), 0.0)
+    ticket = other.ask(request_of(100), exchange(doors, 0.0))
+    now_s = exchange(doors, 1.0)
+    while ticket in other.waiting:
+        one.end(next(iter(one.running)), now_s)
+        now_s = exchange(doors, now_s)
+    now_s = exchange(doors, now_s)
+    assert len(one.running) + len(other.running) == 4 * NUM_WORKERS
+    other.forget_silent(now_s)
+    one.forget_silent(now_s + SILENT_S)
+    assert len(one.running) == min(4 * NUM_WORKERS, len(one.running) + len(one.waiting))
+
+
+def test_parts_of_a_worker_are_by_the_weights_of_the_owners_that_wait() -> None:
+    weights = {"a": 1.0, "b": 3.0}
+    routers = [{"w": {"a": 5}}, {"w": {"b": 1}, "v": {"a": 1}}, {}]
+    assert parts(routers, "w", weights.__getitem__) == [0.25, 0.75, 0.0]
+    assert parts(routers, "v", weights.__getitem__) == [0.0, 1.0, 0.0]
+    assert parts(routers, "u", weights.__getitem__) == [0.0, 0.0, 0.0]
+    assert parts([{"": {"a": 1}}, {"w": {"a": 9}}], "w", weights.__getitem__) == [0.5, 0.5]
+    assert [kept(0.5, 8, has) for has in (0, 3, 4, 9)] == [4, 1, 0, 0]
+
+
 def test_names_of_any_length_and_letters_are_told() -> None:
     one, other = doors = [Door("a"), Door("b")]
     for model in ("x" * 5 * MOST_LETTERS, "\ud800\udfff", "modèle 模型"):
@@ -269,19 +332,19 @@ def test_damaged_messages_never_break_a_router(noise: bytes, seed: int) -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.integers(0, 10**9), st.integers(2, 3), st.floats(0.0, 0.5))
+@given(st.integers(0, 10**9), st.integers(2, 3), st.floats(0.0, 0.5), st.integers(1, 8))
 def test_routers_agree_after_lost_repeated_and_reordered_messages(
-    seed: int, num_doors: int, lost_share: float
+    seed: int, num_doors: int, lost_share: float, num_slots: int
 ) -> None:
     source = random.Random(seed)
-    doors = [Door(name) for name in "abc"[:num_doors]]
+    doors = [Door(name, num_slots=num_slots) for name in "abc"[:num_doors]]
     on_the_way: list[tuple[int, bytes]] = []
     now_s = 0.0
     for _ in range(60):
         now_s += STEP_S
         door = source.choice(doors)
         if source.random() < 0.6:
-            door.ask(request_of(source.randrange(12), source.randrange(1, 30)), now_s)
+            door.ask(request_of(source.randrange(12), source.randrange(1, 30), source.choice("tu")), now_s)
         elif door.running:
             door.end(source.choice(list(door.running)), now_s)
         for number, one in enumerate(doors):
@@ -299,7 +362,8 @@ def test_routers_agree_after_lost_repeated_and_reordered_messages(
     now_s = exchange(doors, now_s, 8)
     assert len({tuple(door.loads()) for door in doors}) == 1
     assert sum(num for num, _ in doors[0].loads()) == sum(len(door.running) for door in doors)
-    while any(door.running for door in doors):
+    while any(door.running or door.waiting for door in doors):
+        assert any(door.running for door in doors), "all wait for each other"
         for door in doors:
             for ticket in list(door.running):
                 door.end(ticket, now_s)

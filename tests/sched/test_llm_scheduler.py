@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import count
+from random import Random
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -12,10 +14,12 @@ from support.machines import llm_engine, llm_request, lost, serving, start_all
 
 from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.cluster.placements.table import PLACEMENTS
+from stretto.graph.op_table import OPS
 from stretto.model.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
 from stretto.model.values import KV, Failure, Segment
+from stretto.sched.llm.expected_outputs import ExpectedOutputs
 from stretto.sched.llm.scheduler import LLMScheduler
 from stretto.sched.messages import Admit, CancelTask, Release, Reprioritise
 from stretto.sched.queries.request import StepRequest
@@ -118,7 +122,7 @@ def test_a_prefix_that_is_held_in_part_saves_that_part(num_held: int, place: int
 def ahead(node: int = 7, tokens: int = 100, **changes: Any) -> StepRequest:
     """Return a request for a prefill without a decode, of `tokens` tokens."""
     request = llm_request("1", "ahead", tokens, **changes)
-    prefill = replace(request.node, id=node, op="prefill")
+    prefill = replace(request.node, id=node, op="prefill", spec=OPS["prefill"])
     return replace(request, node=prefill, decode=None, each=(), units=(tokens,))
 
 
@@ -286,7 +290,9 @@ def test_a_value_of_the_wrong_shape_is_a_bad_reply(decode: Decode, value: object
 
 def test_a_finished_prefill_says_where_its_prefix_is_held() -> None:
     work = llm_request("1", "a", 100, decode=None)
-    scheduler = machine(replace(work, node=replace(work.node, op="prefill")), instances=2)
+    scheduler = machine(
+        replace(work, node=replace(work.node, op="prefill", spec=OPS["prefill"])), instances=2
+    )
     scheduler.schedule(0.0)
     assert scheduler.report(0, Done(1, None), 1.0) == [
         Completed("1", 1, 0, (KV((Segment("1.a"),), 0),)),
@@ -349,6 +355,20 @@ def test_before_any_answer_a_long_one_is_expected_and_no_more_than_the_limit() -
     scheduler.end_query("1")
     scheduler.add(llm_request("2", "b", 100 + 10, decode=Decode(10), num=100), 0.0)
     assert len(admit(scheduler)) == 3560 // (100 + 10)
+
+
+def test_the_expected_length_follows_a_workload_and_hardly_moves_by_chance() -> None:
+    """Answers of a conversation, whose lengths differ by a factor of 40; then answers of 20 tokens."""
+    outputs, request, draw = ExpectedOutputs(), llm_request("0", "a", 300, decode=Decode(2048)), Random(0)
+    expected = []
+    for _ in range(2000):
+        outputs.observe(request, round(draw.lognormvariate(4.92, 0.93)))
+        expected.append(outputs.expected(request))
+    assert min(expected[400:]) / fmean(expected[400:]) > 0.8
+    assert max(expected[400:]) / fmean(expected[400:]) < 1.2
+    for _ in range(1000):
+        outputs.observe(request, 20)
+    assert outputs.expected(request) < 25
 
 
 def test_an_engine_that_reports_no_usage_has_its_answers_counted() -> None:

@@ -12,6 +12,7 @@ from support.machines import compiled, llm_engine, llm_request, serving
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import Node
+from stretto.graph.op_table import OPS
 from stretto.graph.reuse import find_reuse
 from stretto.graph.text import parse_graph
 from stretto.model.errors import EngineUnavailable
@@ -115,7 +116,7 @@ def test_what_many_requests_share_is_found_in_linear_time() -> None:
 
         sys.setprofile(note)
         try:
-            find_reuse(graph, {2 * i + 1: 2 * i for i in range(num)}, own_s)
+            find_reuse(graph, OPS, {2 * i + 1: 2 * i for i in range(num)}, own_s)
         finally:
             sys.setprofile(None)
         return count

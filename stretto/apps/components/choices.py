@@ -92,7 +92,7 @@ def _keeps(hint: str, primitive: Primitive, ops: Ops) -> bool:
     """Return whether the ports of a step can keep a hint."""
     spec = ops.spec(primitive)
     if hint == "splittable":
-        return primitive.op == "decode" and bool(primitive.setting("items"))
+        return spec.makes_text and bool(primitive.setting("items"))
     takes_list = primitive.is_mapped() or any(port.type.startswith("list[") for port in spec.ports)
     return spec.runs_on == "batch" and takes_list
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.e2 import E2
@@ -11,7 +11,10 @@ from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.cluster.placements.parrot import Parrot
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.cluster.placements.stretto import Stretto
+from stretto.model.errors import ConfigError
+from stretto.model.foreign import described
 from stretto.model.nearest_name import check_name
+from stretto.model.user_files import is_in_file, maker_in_file
 
 PLACEMENTS: Mapping[str, Callable[[], Placement]] = {
     "least_seconds": LeastSeconds,
@@ -33,10 +36,29 @@ GONE_PLACEMENTS: Mapping[str, str] = {
 """The nearest policy that is kept, by the name of each that is only a benchmark's baseline now."""
 
 
-def check_placement(name: str, known: Collection[str] = PLACEMENTS) -> None:
-    """Check that a placement policy can be chosen by its name, among those of a vocabulary.
+def placement_of(
+    name: str, known: Mapping[str, Callable[[], Placement]] = PLACEMENTS
+) -> Callable[[], Placement]:
+    """Return what makes a placement policy: one of a vocabulary by its name, or the class or function that
+    FILE.py:NAME names.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is none of that name, or what the file names makes no placement policy.
     """
-    check_name("placement", name, known, GONE_PLACEMENTS)
+    if not is_in_file(name):
+        check_name("placement", name, known, GONE_PLACEMENTS)
+        return known[name]
+    made: Callable[[], Placement] = maker_in_file(name, "placement")
+    try:
+        policy = made()
+    except Exception as error:  # it is a user's
+        raise ConfigError(f"placement {name}: it raised {described(error)}") from error
+    wanted = ("binds", "uses_keys", "load", "choose", "observe")
+    if lacks := [one for one in wanted if not hasattr(policy, one)]:
+        raise ConfigError(f"placement {name}: what it makes has no {lacks[0]!r}; derive it from Placement")
+    return made
+
+
+def check_placement(name: str, known: Mapping[str, Callable[[], Placement]] = PLACEMENTS) -> None:
+    """Check that a placement policy can be chosen by its name. Raises ConfigError as `placement_of` does."""
+    placement_of(name, known)

@@ -29,6 +29,8 @@ class Calls:
     idempotency key among them or changes nothing more.
     """
 
+    op_names = ("call",)
+
     def __init__(self, config: CallsConfig) -> None:
         self._functions = config.functions
         self._awaiter = Awaiter()

@@ -68,6 +68,8 @@ class Chunking(BatchEngine):
     document's chunks in order.
     """
 
+    op_names = ("chunk",)
+
     def __init__(self, config: ChunkingConfig) -> None:
         """Load the tokenizer.
 
@@ -119,8 +121,9 @@ class Chunking(BatchEngine):
 
     def _sizes(self, task: Task) -> tuple[int, int]:
         """Token budgets of a chunk's text and of its overlap."""
-        tokens = setting(task, "tokens", int, DEFAULT_TOKENS)
-        overlap = setting(task, "overlap", int, DEFAULT_OVERLAP)
+        most = self._max_tokens
+        tokens = setting(task, "tokens", int, min(DEFAULT_TOKENS, most))
+        overlap = setting(task, "overlap", int, min(DEFAULT_OVERLAP, most // 8))
         check_sizes(tokens, overlap, self._max_tokens, step=task.step)
         return tokens - NUM_SPECIAL_TOKENS, overlap
 

@@ -35,6 +35,8 @@ class CorpusSearch(BatchEngine):
     scores are in document order.
     """
 
+    op_names = ("web_search",)
+
     def __init__(self, config: CorpusSearchConfig) -> None:
         """Index the documents.
 

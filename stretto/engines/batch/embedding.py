@@ -105,6 +105,8 @@ class Embedding(BatchEngine):
         computing: what else computes in this process.
     """
 
+    op_names = ("embed",)
+
     def __init__(self, config: EmbeddingConfig, computing: Computing = COMPUTING) -> None:
         """Load the model.
 

@@ -73,6 +73,8 @@ class PostgresVectors(BatchEngine):
     a `collection` for a vector.
     """
 
+    op_names = ("ingest", "search")
+
     def __init__(self, config: PostgresConfig) -> None:
         """Start the embedded server if it is not running, and connect.
 

@@ -72,6 +72,8 @@ class Reranking(BatchEngine):
     chunks with new scores, best first. All pairs of a batch go through a cross-encoder in one call.
     """
 
+    op_names = ("rerank",)
+
     def __init__(self, config: RerankingConfig) -> None:
         """Load the model, if there is one.
 

@@ -80,6 +80,8 @@ class Tools(BatchEngine):
     what is wrong, so that the LLM can try something else.
     """
 
+    op_names = ("call",)
+
     def __init__(self, config: ToolsConfig) -> None:
         self._tools = {tool.name: tool for tool in config.tools}
         self._max_chars = config.max_chars

@@ -26,6 +26,8 @@ class Transforms(BatchEngine):
     empty text and what is wrong.
     """
 
+    op_names = ("transform",)
+
     def __init__(self, config: TransformsConfig) -> None:
         pass
 

@@ -44,6 +44,8 @@ class MemoryVectors(BatchEngine):
     A collection without a name belongs to its query and is dropped at the end of the query.
     """
 
+    op_names = ("ingest", "search")
+
     def __init__(self, config: MemoryVectorsConfig) -> None:
         self._named = config.collections.named
         self._private = config.collections.private

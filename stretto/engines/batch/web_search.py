@@ -57,6 +57,8 @@ class WebSearch(BatchEngine):
     hits, one for each page found.
     """
 
+    op_names = ("web_search",)
+
     def __init__(
         self, config: WebSearchConfig, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:

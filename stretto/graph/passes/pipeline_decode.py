@@ -27,7 +27,7 @@ def pipeline_decode(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     for primitive in graph:
         if not primitive.allows("pipeline_decode") or primitive.name in waiting:
             pass
-        elif primitive.op == "decode" and "splittable" in primitive.hints and primitive.setting("items"):
+        elif ops[primitive.op].makes_text and "splittable" in primitive.hints and primitive.setting("items"):
             item_streams.add(primitive.name)
         elif "batchable" in primitive.hints and any(
             arg.each and arg.ref.name in item_streams for arg in primitive.args

@@ -23,14 +23,14 @@ def share_prefix(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     Equal prefills become one. For prompts that begin alike, one partial prefill of that beginning is added,
     if it is long enough to pay; the others take it as a hint, a prefix that is computed already.
     """
-    merged = _merge_equal(graph)
+    merged = _merge_equal(graph, ops)
     ordered: dict[str, frozenset[str]] = {}
     for before, after in merged.order:
         ordered[after] = ordered.get(after, frozenset()) | {before}
     groups: dict[Hashable, list[Primitive]] = {}
     for primitive in merged:
         is_free = primitive.arg(HINT) is None and not primitive.num_continued()
-        if primitive.op == "prefill" and is_free and primitive.allows("share_prefix"):
+        if ops[primitive.op].computes_prompt and is_free and primitive.allows("share_prefix"):
             guard = primitive.arg(WHEN)
             shared = _shareable(primitive)
             if shared:
@@ -56,7 +56,7 @@ def _shareable(primitive: Primitive) -> list[_Key]:
     return keys
 
 
-def _merge_equal(graph: Graph) -> Graph:
+def _merge_equal(graph: Graph, ops: Ops) -> Graph:
     """Merge prefills that are equal except for their names (as `split_prefill` makes them)."""
     kept: dict[Hashable, list[Primitive]] = {}
     renamed: dict[str, str] = {}
@@ -76,7 +76,7 @@ def _merge_equal(graph: Graph) -> Graph:
     for primitive in graph:
         if any(arg.ref.name in renamed for arg in primitive.args):
             primitive = replace(primitive, args=tuple(_rename(arg, renamed) for arg in primitive.args))
-        if primitive.op == "prefill" and primitive.allows("share_prefix"):
+        if ops[primitive.op].computes_prompt and primitive.allows("share_prefix"):
             reads = tuple([arg.ref.name for arg in primitive.args])  # cheaper to hash than a whole primitive
             alike = kept.setdefault((primitive.engine, texts_of(primitive.prompt), reads), [])
             equal = next((other for other in alike if are_equal(other, primitive)), None)

@@ -34,7 +34,7 @@ def split_prefill(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:
     order = list(graph.order)
     names = set(graph.by_name) | {name for name, _ in graph.inputs}
     for primitive in graph:
-        if primitive.op == "prefill" and primitive.allows("split_prefill"):
+        if ops[primitive.op].computes_prompt and primitive.allows("split_prefill"):
             profile = profiles.get(primitive.engine or "", DEFAULT_PROFILE)
             hint = primitive.arg(HINT)
             hinting = graph.by_name.get(hint.ref.name) if hint else None

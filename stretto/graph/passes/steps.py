@@ -104,7 +104,8 @@ class Steps:
 
     def _new(self, primitive: Primitive) -> PredictedStep:
         engine = None if primitive.engine is None else self._engine(primitive.engine)
-        is_decode = primitive.op == "decode"
+        spec = self._ops.spec(primitive)
+        is_decode = spec.makes_text
         hint: str | None = None
         takes_pieces = False
         reads, each = [], []
@@ -122,14 +123,14 @@ class Steps:
             primitive.name,
             primitive,
             engine,
-            primitive.op == "prefill" or is_decode,
+            spec.computes_prompt or is_decode,
             is_decode,
             tuple(reads),
             tuple(each),
             takes_pieces,
-            self._ops.spec(primitive).flatten,
+            spec.flatten,
             engine.profile.per_output_s * _output_tokens(primitive) if is_decode and engine else 0.0,
-            self._prompt(primitive) if primitive.op == "prefill" else None,
+            self._prompt(primitive) if spec.computes_prompt else None,
             hint,
         )
 

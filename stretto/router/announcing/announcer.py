@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
 from stretto.router.announcing.wire import (
     MOST_RECORDS,
@@ -33,6 +34,8 @@ _SNAPSHOT_EVERY_S = 0.1
 _MOST_HISTORY = 8_000_000
 """Bytes of hashes in the history."""
 _MOST_OWNERS = 4096
+_MOST_WAITING = 1024
+"""Owners that wait for one worker, and workers, that are told."""
 _AT_ONCE = 500_000
 """Bytes of hashes in one message of the history."""
 
@@ -56,6 +59,10 @@ class Announcer:
         self._charged: set[str] = set()
         self._number = 0
         self._records: list[PeerRecord] = []
+        self.waiting: dict[str, dict[str, int]] = {}
+        """How many requests of each owner wait for each worker."""
+        self._waiting: dict[int, tuple[str, str]] = {}
+        self._has_new_waits = False
         self._running: dict[int, Sent] = {}
         self._history: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
         self._num_history = 0
@@ -82,6 +89,31 @@ class Announcer:
     def left(self, record: Left) -> None:
         """Note that a request has left."""
         self._add(record)
+
+    def waits(self, request: int, worker: str, owner: str) -> None:
+        """Note that a request of an owner waits for its turn at a worker; "" stands for any."""
+        self._waiting[request] = worker, owner
+        of_worker = self.waiting.setdefault(worker, {})
+        of_worker[owner] = of_worker.get(owner, 0) + 1
+        self._waits_changed()
+
+    def waits_no_more(self, request: int) -> None:
+        """Note that a request has had its turn, or has left."""
+        if (found := self._waiting.pop(request, None)) is None:
+            return
+        worker, owner = found
+        of_worker = self.waiting[worker]
+        of_worker[owner] -= 1
+        if not of_worker[owner]:
+            del of_worker[owner]
+            if not of_worker:
+                del self.waiting[worker]
+        self._waits_changed()
+
+    def _waits_changed(self) -> None:
+        if not self._has_new_waits:
+            self._has_new_waits = True
+            self.on_news()
 
     def charged(self, owner: str, seconds: float) -> None:
         """Note that an owner has got so many seconds of work, or fewer than was thought."""
@@ -122,18 +154,21 @@ class Announcer:
             self._number += 1
             yield Batch(self.origin, self._number, first)
         is_due = now_s >= self._beat_s + BEAT_S
-        if self._records or self.wants or is_due:
+        if self._records or self.wants or self._has_new_waits or is_due:
             records, self._records = self._records, []
             self._number += bool(records)
             self._beat_s = now_s
-            yield Batch(self.origin, self._number, records, self._newly_served(), dict(self.wants))
+            waits = self._waits_now() if self._has_new_waits or is_due else None
+            self._has_new_waits = False
+            yield Batch(self.origin, self._number, records, self._newly_served(), dict(self.wants), waits)
         if self._asked and now_s >= self._snapshot_s + _SNAPSHOT_EVERY_S:
             self._snapshot_s = now_s
             self._asked.clear()
             if self._gives_history:
                 self._gives_history = False
                 yield from self._histories()
-            yield Snapshot(self.origin, self._number, [*self._running.values()], dict(self._served))
+            running, served = [*self._running.values()], dict(self._served)
+            yield Snapshot(self.origin, self._number, running, served, self._waits_now())
 
     @property
     def is_asked(self) -> bool:
@@ -154,6 +189,13 @@ class Announcer:
         changed = {owner: self._served[owner] for owner in self._charged if owner in self._served}
         self._charged.clear()
         return changed
+
+    def _waits_now(self) -> dict[str, dict[str, int]]:
+        """Return who waits for which worker, as far as one message has room for it."""
+        return {
+            worker: dict(islice(owners.items(), _MOST_WAITING))
+            for worker, owners in islice(self.waiting.items(), _MOST_WAITING)
+        }
 
     def _histories(self) -> Iterator[History]:
         prompts: list[Prompt] = []

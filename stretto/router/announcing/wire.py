@@ -90,6 +90,9 @@ _Records = Annotated[list[PeerRecord], Meta(max_length=MOST_RECORDS)]
 _Served = Annotated[dict[_Name, _Seconds], Meta(max_length=8192)]
 
 
+_Waits = Annotated[dict[_Name, Annotated[dict[_Name, _Count], Meta(max_length=8192)]], Meta(max_length=8192)]
+
+
 class Batch(Struct, array_like=True, tag="batch", frozen=True):
     """Message: what has happened at a router since its last batch. Without records it is a sign of life.
 
@@ -98,6 +101,7 @@ class Batch(Struct, array_like=True, tag="batch", frozen=True):
         number: number of this batch, from 1 on; without records, that of the last batch that had some.
         served: seconds of work that owners have got of this router since it began, of those that got some.
         wants: routers of which a snapshot is wanted, with whether all that they remember is.
+        waits: requests that wait for their turn, by worker and owner; None if nothing has changed.
     """
 
     origin: _Origin
@@ -105,6 +109,7 @@ class Batch(Struct, array_like=True, tag="batch", frozen=True):
     records: _Records = []
     served: _Served = {}
     wants: Annotated[dict[_Origin, bool], Meta(max_length=256)] = {}
+    waits: _Waits | None = None
 
 
 class Snapshot(Struct, array_like=True, tag="snapshot", frozen=True):
@@ -114,6 +119,7 @@ class Snapshot(Struct, array_like=True, tag="snapshot", frozen=True):
     number: _Count
     running: Annotated[list[Sent], Meta(max_length=100_000)]
     served: _Served
+    waits: _Waits
 
 
 class Prompt(Struct, array_like=True, frozen=True):

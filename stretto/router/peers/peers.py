@@ -31,6 +31,7 @@ from stretto.router.announcing.wire import (
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import RouterAction, WorkerId
 from stretto.router.peers.requests import PeerRequests
+from stretto.router.peers.shares import Waiting
 
 SILENT_S = 3.0
 """Seconds without a sign of life after which a peer is forgotten."""
@@ -47,6 +48,7 @@ class Peer:
         is_behind: whether later ones are missing, so that a snapshot is wanted.
         running: attempts that run there.
         served: seconds of work that owners have got of it, as it last said.
+        waits: requests that wait there.
     """
 
     origin: str
@@ -55,6 +57,7 @@ class Peer:
     heard_s: float = 0.0
     running: dict[int, RunningAtWorker] = field(default_factory=dict)
     served: dict[str, float] = field(default_factory=dict)
+    waits: Waiting = field(default_factory=dict)
 
 
 class Peers:
@@ -80,6 +83,7 @@ class Peers:
         self.num_applied = 0
         self._requests = requests
         self._freed = freed
+        self._keeps = False
         self._peers: dict[str, Peer] = {}
         self._served: dict[str, dict[str, float]] = {}
         """What peers that were forgotten had said of owners, so that nothing is charged twice."""
@@ -94,7 +98,7 @@ class Peers:
         Raises:
             BadReply: it is no message of a router.
         """
-        return self._freed(self._take(data, now_s), now_s)
+        return self._freed([*self._take(data, now_s), *self._keep_shares()], now_s)
 
     def _take(self, data: bytes, now_s: float) -> Collection[WorkerId]:
         """Take a message; return the workers where something has ended."""
@@ -121,7 +125,16 @@ class Peers:
         freed: list[WorkerId] = []
         for peer in [one for one in self._peers.values() if now_s >= one.heard_s + SILENT_S]:
             freed += self._forget(peer, now_s)
-        return self._freed(freed, now_s) if freed else []
+        return self._freed([*freed, *self._keep_shares()], now_s)
+
+    def _keep_shares(self) -> Collection[WorkerId]:
+        """Keep free what peers are due of the workers; return those where less is kept than before."""
+        peers = [one for one in self._peers.values() if one.waits]
+        if not peers and not self._keeps:
+            return ()
+        self._keeps = bool(peers)
+        running = [[*one.running.values()] for one in peers]
+        return self._requests.keep_free(self.announcer.waiting, [one.waits for one in peers], running)
 
     def check_invariants(self) -> None:
         """Check that what counts is what peers run. For tests."""
@@ -142,6 +155,8 @@ class Peers:
         return peer
 
     def _take_batch(self, peer: Peer, batch: Batch, now_s: float) -> Collection[WorkerId]:
+        if batch.waits is not None and batch.number >= peer.number:
+            peer.waits = batch.waits
         if (history := batch.wants.get(self.announcer.origin)) is not None:
             self.announcer.asked(peer.origin, history=history)
         if batch.number <= peer.number:
@@ -161,6 +176,7 @@ class Peers:
         is_new = peer.number == 0 and not peer.served
         peer.number, peer.is_behind = snapshot.number, False
         self.announcer.wants.pop(peer.origin, None)
+        peer.waits = snapshot.waits
         if is_new:
             peer.served.update(snapshot.served)  # what they got before we began does not count here
         else:

@@ -4,7 +4,7 @@ the index of what these hold, and in the room of their KV memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 
 from stretto.cluster.placement import Choice, Dispatched, PlacementRequest, PromptKey, Purpose
@@ -16,7 +16,8 @@ from stretto.router.announcing.wire import Ended, Left, Prompt, Sent
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import BY_CLIENT, NamedProgram, RoutedRequest, Ticket, WorkerId, WorkerUsage
 from stretto.router.open_requests import UNKNOWN, OpenRequests
-from stretto.router.workers import Worker, worker_name
+from stretto.router.peers.shares import Waiting, kept, parts
+from stretto.router.workers import Worker
 
 
 class PeerRequests:
@@ -85,6 +86,36 @@ class PeerRequests:
         """Charge an owner for work that it has got of another router."""
         self._open.account.served_elsewhere(owner, seconds)
 
+    def keep_free(
+        self, own: Waiting, waits: Sequence[Waiting], running: Sequence[Sequence[RunningAtWorker]]
+    ) -> list[WorkerId]:
+        """Keep free what other routers are due of each worker; return those where less is kept than before.
+
+        Args:
+            own: requests that wait here.
+            waits, running: requests that wait, and that run, at each of the others.
+        """
+        freed: list[WorkerId] = []
+        weight = self._open.account.tenants.weight
+        for worker in self._open.workers:
+            if (view := self._open.loads.view(worker.id)) is None:
+                continue
+            due = parts([own, *waits], worker.server, weight)[1:]
+            num_slots = num_tokens = num_theirs = 0
+            for part, of_peer in zip(due, running, strict=True):
+                here = [one.placed.all_tokens for one in of_peer if one.worker == worker.id]
+                num_theirs += len(here)
+                num_slots += kept(part, view.num_slots, len(here))
+                num_tokens += kept(part, view.capacity_tokens, sum(here))
+            if view.num_running <= num_theirs:
+                num_tokens = 0  # a request of ours that needs nearly all of it may run alone
+            before = view.kept_slots, view.kept_tokens
+            if (num_slots, num_tokens) != before:
+                self._open.loads.keep_free(worker.id, num_slots, num_tokens)
+                if num_slots < before[0] or num_tokens < before[1]:
+                    freed.append(worker.id)
+        return freed
+
     def check_invariants(self, running: Iterable[RunningAtWorker]) -> None:
         """Check that no others count than those that run. For tests."""
         tickets = [one.ticket for one in running]
@@ -124,7 +155,7 @@ class PeerRequests:
         """Return the worker of an address; None if there is none."""
         worker = self._open.workers.get(self._workers.get(server, -1))
         if worker is None:
-            self._workers = {worker_name(one): one.id for one in self._open.workers}
+            self._workers = {one.server: one.id for one in self._open.workers}
             worker = self._open.workers.get(self._workers.get(server, -1))
         return worker
 

@@ -15,6 +15,7 @@ from stretto.model.errors import InternalError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
 from stretto.sched.engines.offline_work import OfflineWork
+from stretto.sched.orders import order_of
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
@@ -61,7 +62,7 @@ class EngineQueue:
         account: ProgramAccount | None = None,
         num_serving: Callable[[], int] = lambda: 1,
     ) -> None:
-        self._new_order = orders[engine.policy]
+        self._new_order = order_of(engine.policy, orders)
         self._config = OrderConfig.of(engine, profile, account)
         self._policy = engine.policy
         self._age_limit_s = engine.age_limit_s

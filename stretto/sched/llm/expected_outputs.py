@@ -19,9 +19,9 @@ _PRIOR = 256
 It is that of a long answer in a conversation (published traces have means of about 200 tokens), rather than
 the limit, which may be a whole context.
 """
-_LEAST_SHARE = 0.05
+_LEAST_SHARE = 1 / 200
 """Weight of a new answer in the mean once many have been seen: so the mean follows a workload that
-changes.
+changes. With a larger weight the mean moves by chance, and requests alike would be sorted by that.
 """
 _MAX_SOURCES = 1024
 

@@ -89,7 +89,7 @@ def completed(running: Running, done: Done) -> Report:
     request, value = running.entry.request, done.value
     kv = KV(running.prompt, running.instance)
     result: object = kv
-    if request.node.op == "decode" or request.node.fused is not None:
+    if request.node.spec.makes_text or request.node.fused is not None:
         wanted = list if request.decode and request.decode.items else str
         if not isinstance(value, wanted):
             message = f"the engine returned a {type(value).__name__}, not a {wanted.__name__}"

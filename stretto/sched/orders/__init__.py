@@ -5,9 +5,10 @@ A policy is a name for an order: one class in one file of this folder, and one l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from stretto.model.nearest_name import check_name
+from stretto.model.user_files import is_in_file, maker_in_file
 from stretto.sched.orders.arrival import PerInvocation, Throughput
 from stretto.sched.orders.least_work import LeastWork
 from stretto.sched.orders.order import NewOrder
@@ -26,6 +27,16 @@ GONE_ORDERS: Mapping[str, str] = {"critical_path": "topology_aware", "oldest_que
 """The nearest order that is kept, by the name of each that is only a benchmark's baseline now."""
 
 
-def check_policy(name: str, known: Collection[str] = ORDERS) -> None:
-    """Check that there is an order of this name, among those of a vocabulary. Raises ConfigError if not."""
+def order_of(name: str, known: Mapping[str, NewOrder] = ORDERS) -> NewOrder:
+    """Return what makes an order: one of a vocabulary by its name, or the class or function that FILE.py:NAME
+    names. Raises ConfigError if there is none.
+    """
+    if is_in_file(name):
+        return maker_in_file(name, "policy")
     check_name("policy", name, known, GONE_ORDERS)
+    return known[name]
+
+
+def check_policy(name: str, known: Mapping[str, NewOrder] = ORDERS) -> None:
+    """Check that there is an order of this name. Raises ConfigError as `order_of` does."""
+    order_of(name, known)

@@ -35,6 +35,10 @@ class TenantsServed:
         """Return the virtual time of a tenant."""
         return self._served.get(tenant, self._forgotten_s)
 
+    def weight(self, tenant: str) -> float:
+        """Return the share of a tenant relative to others."""
+        return self._weights.get(tenant, 1.0)
+
     def lift(self, tenant: str, floor_s: float) -> None:
         """Let a tenant that had nothing waiting begin at `floor_s` at least: idle time gives no credit."""
         if self.served_s(tenant) < floor_s:

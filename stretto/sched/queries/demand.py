@@ -173,7 +173,7 @@ def deduce(
                 if demand.answer is not None and _begins_answer(live.nodes[node_id], node):
                     demand = demand._replace(answer=None)
                 joined = demand if joined is None else joined.joined(demand)
-        return None if joined is None else joined.before(node.own_s, node.op == "decode")
+        return None if joined is None else joined.before(node.own_s, node.spec.makes_text)
 
     order = None if live.is_in_order else _sources_first(live, changed)
     places = None if order is None else {node_id: place for place, node_id in enumerate(order)}
@@ -206,7 +206,8 @@ def deduce(
 
 def _begins_answer(node: Node, source: Node) -> bool:
     """Return whether a node is the first step of a request to an LLM, of which `source` is no part."""
-    return node.op == "prefill" or (node.op == "decode" and source.op != "prefill")
+    spec = node.spec
+    return spec.computes_prompt or (spec.makes_text and not source.spec.computes_prompt)
 
 
 def _sources_first(live: LiveGraph, ends: Iterable[int]) -> list[int]:

@@ -120,7 +120,7 @@ def _row(inputs: Mapping[str, object], each: tuple[str, ...], i: int) -> Mapping
 
 
 def _prompt(node: Node, row: Mapping[str, object]) -> Prompt:
-    if node.op == "decode":
+    if node.spec.makes_text:
         kv = row["kv"]
         assert isinstance(kv, KV)
         return kv.prompt

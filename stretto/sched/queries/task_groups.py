@@ -132,6 +132,6 @@ def _key(node: Node, demand: Demand) -> _Key | None:
 
 
 def _num_answers(node: Node) -> int:
-    if node.op != "decode":
+    if not node.spec.makes_text:
         return 0
     return 2 if node.is_mapped else 1

@@ -65,7 +65,7 @@ def work_s(nodes: Iterable[Node], shares: Mapping[str, EngineShare]) -> dict[str
         share = shares.get(node.engine or "")
         if share is None or node.engine is None:
             continue
-        part = share.decode if node.op == "decode" else share.batch if node.is_mapped else share.unit
+        part = share.decode if node.spec.makes_text else share.batch if node.is_mapped else share.unit
         found[node.engine] = found.get(node.engine, 0.0) + node.own_s * part
     return found
 

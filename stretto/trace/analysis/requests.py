@@ -63,11 +63,12 @@ class RequestGraph:
         requests: list[AnalysedRequest] = []
         comes_of: dict[str, tuple[str, ...]] = {}
         for primitive in graph:
-            if primitive.op == "decode":
-                requests.append(_request(graph, primitive, name_of(primitive.name), name_of))
-            elif primitive.op != "prefill":
+            spec = ops.spec(primitive)
+            if spec.makes_text:
+                requests.append(_request(graph, ops, primitive, name_of(primitive.name), name_of))
+            elif not spec.computes_prompt:
                 read = tuple(name_of(arg.ref.name, arg.ref.port) for arg in primitive.args)
-                for port in ops.spec(primitive).outputs:
+                for port in spec.outputs:
                     comes_of[name_of(primitive.name, port)] = read
         return cls(tuple(requests), comes_of)
 
@@ -119,11 +120,11 @@ class RequestGraph:
 
 
 def _request(
-    graph: Graph, decode: Primitive, makes: str, name_of: Callable[[str, str], str]
+    graph: Graph, ops: Ops, decode: Primitive, makes: str, name_of: Callable[[str, str], str]
 ) -> AnalysedRequest:
     kv = decode.arg("kv")
     prefill = None if kv is None else graph.by_name.get(kv.ref.name)
-    if prefill is None or prefill.op != "prefill":
+    if prefill is None or not ops.spec(prefill).computes_prompt:
         raise GraphError(f"%{decode.name}: it continues no prefill of the graph")
     of_port = {
         arg.port: name_of(arg.ref.name, "" if arg.ref.port == ANSWER else arg.ref.port)

@@ -25,6 +25,8 @@ class EmbeddingServer(BatchServer):
     are equal. The size of the first vector is expected of all later ones.
     """
 
+    op_names = ("embed",)
+
     def __init__(self, config: BatchServerConfig) -> None:
         """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key is unusable."""
         super().__init__(config)

@@ -25,6 +25,8 @@ class RerankingServer(BatchServer):
     first. Each question has requests of its own; those of a batch are sent at once.
     """
 
+    op_names = ("rerank",)
+
     def ops(self) -> Mapping[str, Op]:
         """Return the function that scores hits."""
         return {"rerank": self._rerank}

@@ -1,0 +1,66 @@
+"""Python files of users, in which commands and settings name something as FILE.py:NAME."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stretto.model.errors import ConfigError, StrettoError
+from stretto.model.foreign import described
+
+
+def is_in_file(name: str) -> bool:
+    """Return whether a name stands for something in a file."""
+    return isinstance(name, str) and ".py:" in name
+
+
+@lru_cache(maxsize=64)
+def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
+    """Return the class or function that `where` names as FILE.py:NAME. The file's code runs, once.
+
+    Args:
+        kind: what it makes, for errors.
+
+    Raises:
+        ConfigError: there is no such file or name, the file raises, or what it names cannot be called.
+    """
+    file, _, name = where.rpartition(":")
+    asked = f"{kind} {where}"
+    found: Callable[..., Any] | None = getattr(run_file(Path(file), asked), name, None)
+    if not callable(found):
+        raise ConfigError(f"{asked}: {name} must be a class, or a function, that makes the {kind}")
+    return found
+
+
+def run_file(path: Path, asked: str) -> ModuleType:
+    """Run a file of a user as a module; it may import what is in its own folder.
+
+    Args:
+        asked: what names the file, for errors.
+
+    Raises:
+        ConfigError: there is no such file, it is no Python file, or it raises.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{asked}: there is no file {path}")
+    module_name = f"stretto_app_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{asked}: {path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except StrettoError:
+        raise
+    except (Exception, SystemExit) as error:  # the file is a user's
+        raise ConfigError(f"{asked}: {path} raised {described(error)}") from error
+    return module
