@@ -44,6 +44,7 @@ def test_plain_requests_through_a_router_are_held_too(placement: str) -> None:
     assert ours.longest_hold_s > 0.0
 
 
+@pytest.mark.long
 def test_two_routers_find_what_one_finds_if_they_tell_each_other() -> None:
     one, silent, telling = (
         run(RoutedServers(3, memory=0.1, holds=True, routers=number, tells=tells), end_s=20.0)
