@@ -87,7 +87,9 @@ def test_prompts_go_where_the_other_router_has_sent_their_beginning(tmp_path: Pa
                 heard = heard_of(other)
                 first = await ask(one, prompt=prompt)
                 await until(partial(has_heard, other, heard + 2))
+                heard = heard_of(one)
                 again = await ask(other, prompt=prompt + "More of it. " * 50)
+                await until(partial(has_heard, one, heard + 2))
                 assert first.status_code == again.status_code == 200
                 assert first.headers["x-stretto-worker"] == again.headers["x-stretto-worker"]
                 assert "holds" in again.headers["x-stretto-reason"]

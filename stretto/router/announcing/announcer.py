@@ -12,8 +12,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
+from msgspec.structs import replace
+
 from stretto.router.announcing.wire import (
+    MOST_BYTES,
+    MOST_OWNERS,
     MOST_RECORDS,
+    MOST_RUNNING,
     EndedRecord,
     LeftRecord,
     PastPrompt,
@@ -24,6 +29,7 @@ from stretto.router.announcing.wire import (
     PeerRecord,
     PeerSnapshot,
     SentRecord,
+    short_name,
 )
 
 GATHER_S = 0.03
@@ -33,7 +39,6 @@ BEAT_S = 0.5
 _SNAPSHOT_EVERY_S = 0.1
 _MOST_HISTORY = 8_000_000
 """Bytes of hashes in the history."""
-_MOST_OWNERS = 4096
 _MOST_WAITING = 1024
 """Owners that wait for one worker, and workers, that are told."""
 _AT_ONCE = 500_000
@@ -92,6 +97,7 @@ class Announcer:
 
     def waits(self, request: int, worker: str, owner: str) -> None:
         """Note that a request of an owner waits for its turn at a worker; "" stands for any."""
+        owner = short_name(owner)
         self._waits_for[request] = worker, owner
         of_worker = self.waiting.setdefault(worker, {})
         of_worker[owner] = of_worker.get(owner, 0) + 1
@@ -117,10 +123,11 @@ class Announcer:
 
     def charged(self, owner: str, seconds: float) -> None:
         """Note that an owner has got so many seconds of work, or fewer than was thought."""
+        owner = short_name(owner)
         served = max(0.0, self._served.pop(owner, 0.0) + seconds)
         self._served[owner] = served
         self._charged.add(owner)
-        if len(self._served) > _MOST_OWNERS:
+        if len(self._served) > MOST_OWNERS:
             self._served.popitem(last=False)
 
     def remember(self, record: SentRecord) -> None:
@@ -167,7 +174,7 @@ class Announcer:
             if self._gives_history:
                 self._gives_history = False
                 yield from self._histories()
-            running, served = [*self._running.values()], dict(self._served)
+            running, served = self._running_now(), dict(self._served)
             yield PeerSnapshot(self.origin, self._number, running, served, self._waits_now())
 
     @property
@@ -189,6 +196,17 @@ class Announcer:
         changed = {owner: self._served[owner] for owner in self._charged if owner in self._served}
         self._charged.clear()
         return changed
+
+    def _running_now(self) -> list[SentRecord]:
+        """Return what runs, as far as one message has room for it: the last prompts without their hashes, if
+        those of all are longer than is read.
+        """
+        running: list[SentRecord] = []
+        num_bytes = 0
+        for record in islice(self._running.values(), MOST_RUNNING):
+            num_bytes += len(record.blocks)
+            running.append(record if num_bytes <= MOST_BYTES else replace(record, blocks=b""))
+        return running
 
     def _waits_now(self) -> dict[str, dict[str, int]]:
         """Return who waits for which worker, as far as one message has room for it."""

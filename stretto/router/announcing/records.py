@@ -6,7 +6,7 @@ from typing import Literal
 
 from stretto.cluster.prefix_hashes import pack_hashes
 from stretto.model.tasks import Usage
-from stretto.router.announcing.wire import MOST_LETTERS, EndedRecord, LeftRecord, SentRecord
+from stretto.router.announcing.wire import EndedRecord, LeftRecord, SentRecord, short_name
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import RoutedRequest, Ticket, WorkerUsage
 
@@ -24,9 +24,9 @@ def sent_record(
         running.ticket,
         ticket,
         worker,
-        _short(request.model),
-        _short(request.owner),
-        _short(program.shared or program.name),
+        short_name(request.model),
+        short_name(request.owner),
+        short_name(program.shared or program.name),
         program.has_returned,
         program.is_final,
         placed.num_tokens,
@@ -60,10 +60,3 @@ def left_record(ticket: Ticket, usage: Usage | None, *, was_refused: bool) -> Le
     return LeftRecord(
         ticket, usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens, was_refused
     )
-
-
-def _short(name: str) -> str:
-    """Return a name that every router reads: clients may choose any, of any length."""
-    if len(name) > MOST_LETTERS:
-        name = name[:MOST_LETTERS]
-    return name if name.isascii() else name.encode("utf-8", "replace").decode()

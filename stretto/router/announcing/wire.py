@@ -19,13 +19,17 @@ from stretto.model.tasks import Objective
 
 TOPIC_PREFIX = b"stretto-peers-"
 TOPIC = TOPIC_PREFIX + b"1"
-MOST_BYTES = 32_000_000
-"""Longest message that is read; the connection of who sends a longer one is closed, and opened anew."""
+MOST_BYTES = 16_000_000
+"""Longest message that is read."""
 MOST_RECORDS = 4096
 """Records of one message."""
 
 MOST_LETTERS = 512
 """Letters of a name; longer ones are cut."""
+MOST_RUNNING = 100_000
+"""Attempts of one router that count; more are left out."""
+MOST_OWNERS = 4096
+"""Owners whose work a router tells. Those who listen remember twice as many."""
 _Name = Annotated[str, Meta(max_length=MOST_LETTERS)]
 _Origin = Annotated[str, Meta(min_length=1, max_length=64)]
 _Count = Annotated[int, Meta(ge=0, le=2**40)]
@@ -87,7 +91,9 @@ class LeftRecord(Struct, array_like=True, tag="left", frozen=True):
 
 PeerRecord: TypeAlias = SentRecord | EndedRecord | LeftRecord
 _Records = Annotated[list[PeerRecord], Meta(max_length=MOST_RECORDS)]
-_Served = Annotated[dict[_Name, _Seconds], Meta(max_length=8192)]
+_Served = Annotated[dict[_Name, _Seconds], Meta(max_length=2 * MOST_OWNERS)]
+
+
 _Waits = Annotated[dict[_Name, Annotated[dict[_Name, _Count], Meta(max_length=8192)]], Meta(max_length=8192)]
 
 
@@ -115,7 +121,7 @@ class PeerSnapshot(Struct, array_like=True, tag="snapshot", frozen=True):
 
     origin: _Origin
     number: _Count
-    running: Annotated[list[SentRecord], Meta(max_length=100_000)]
+    running: Annotated[list[SentRecord], Meta(max_length=MOST_RUNNING)]
     served: _Served
     waits: _Waits
 
@@ -144,6 +150,13 @@ PeerMessage: TypeAlias = PeerBatch | PeerSnapshot | PeerHistory | PeerBye
 
 write_message = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(PeerMessage)
+
+
+def short_name(name: str) -> str:
+    """Return a name that every router reads: clients may choose any, of any length."""
+    if len(name) > MOST_LETTERS:
+        name = name[:MOST_LETTERS]
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
 def read_message(data: bytes) -> PeerMessage:

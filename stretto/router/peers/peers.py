@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from stretto.model.errors import BadReply
 from stretto.router.announcing.announcer import Announcer
 from stretto.router.announcing.wire import (
+    MOST_OWNERS,
+    MOST_RUNNING,
     EndedRecord,
     LeftRecord,
     PeerBatch,
@@ -46,6 +48,7 @@ class Peer:
     Attributes:
         number: number of its last batch that was applied.
         is_behind: whether later ones are missing, so that a snapshot is wanted.
+        behind_s: when that was noticed.
         running: attempts that run there.
         served: seconds of work that owners have got of it, as it last said.
         waits: requests that wait there.
@@ -54,6 +57,7 @@ class Peer:
     origin: str
     number: int = 0
     is_behind: bool = False
+    behind_s: float = 0.0
     heard_s: float = 0.0
     running: dict[int, RunningAtWorker] = field(default_factory=dict)
     served: dict[str, float] = field(default_factory=dict)
@@ -66,6 +70,7 @@ class Peers:
     Attributes:
         announcer: the sending half.
         num_applied: number of records of peers that were applied.
+        hears_itself: whether its own messages come back, so that its own address is among those of peers.
 
     Args:
         announcer: the sending half, which asks for snapshots and gives them.
@@ -81,6 +86,7 @@ class Peers:
     ) -> None:
         self.announcer = announcer
         self.num_applied = 0
+        self.hears_itself = False
         self._requests = requests
         self._freed = freed
         self._keeps = False
@@ -104,6 +110,7 @@ class Peers:
         """Take a message; return the workers where something has ended."""
         message = read_message(data)
         if message.origin == self.announcer.origin:
+            self.hears_itself = True
             return ()
         if isinstance(message, PeerBye):
             gone = self._peers.get(message.origin)
@@ -126,6 +133,10 @@ class Peers:
         for peer in [one for one in self._peers.values() if now_s >= one.heard_s + SILENT_S]:
             freed += self._forget(peer, now_s)
         return self._freed([*freed, *self._keep_shares()], now_s)
+
+    def has_deaf(self, now_s: float) -> bool:
+        """Return whether a peer is heard that does not give what it is asked for, as it does not hear us."""
+        return any(one.is_behind and now_s >= one.behind_s + SILENT_S for one in self._peers.values())
 
     def _keep_shares(self) -> Collection[WorkerId]:
         """Keep free what peers are due of the workers; return those where less is kept than before."""
@@ -163,7 +174,7 @@ class Peers:
             return ()
         if peer.is_behind or not batch.records or batch.number > peer.number + 1:
             if not peer.is_behind:
-                peer.is_behind = True
+                peer.is_behind, peer.behind_s = True, now_s
                 self.announcer.want(peer.origin, history=peer.number == 0)
             return ()
         peer.number = batch.number
@@ -206,6 +217,8 @@ class Peers:
         return freed
 
     def _start(self, peer: Peer, record: SentRecord, now_s: float) -> None:
+        if len(peer.running) >= MOST_RUNNING:
+            return
         self.announcer.remember(record)
         if (running := self._requests.start(peer.origin, record, now_s)) is not None:
             peer.running[record.attempt] = running
@@ -231,7 +244,9 @@ class Peers:
     def _charge(self, peer: Peer, served: dict[str, float]) -> None:
         """Charge owners for what they have got of a peer since it last said so."""
         for owner, seconds in served.items():
-            before = peer.served.get(owner, 0.0)
+            before = peer.served.pop(owner, 0.0)
             peer.served[owner] = seconds
+            if len(peer.served) > 2 * MOST_OWNERS:
+                del peer.served[next(iter(peer.served))]  # its router has forgotten it before
             if (more := seconds - before if seconds >= before else 0.0) > 0.0:
                 self._requests.charge(owner, more)
