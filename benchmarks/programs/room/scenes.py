@@ -104,7 +104,7 @@ def several_routers() -> Iterator[Scene]:
     }
     for number in (_BUSY, _MANY_SERVERS * 32):
         for arm, servers in arms.items():
-            load = Load(num_clients=number, says_ends=False)
+            load = Load(num_clients=number, says_ends=False, warm_s=30.0, end_s=90.0)
             yield Scene("two routers", f"{number} at {_MANY_SERVERS} servers", arm, load, servers)
 
 

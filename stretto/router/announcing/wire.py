@@ -20,7 +20,7 @@ from stretto.model.tasks import Objective
 TOPIC_PREFIX = b"stretto-peers-"
 TOPIC = TOPIC_PREFIX + b"1"
 MOST_BYTES = 16_000_000
-"""Longest message that is read."""
+"""Bytes of hashes in one message; one of more than twice as many bytes is not read."""
 MOST_RECORDS = 4096
 """Records of one message."""
 
