@@ -20,6 +20,7 @@ from stretto.router.announcing.announcer import BEAT_S, GATHER_S
 from stretto.router.announcing.wire import MOST_BYTES, TOPIC, TOPIC_PREFIX, PeerMessage, write_message
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
+from stretto.router.peers.peers import SILENT_S
 
 _MOST_MESSAGES = 10_000
 _LAST_MS = 200
@@ -40,6 +41,8 @@ class PeerLink:
         self._peers = front.router_state.follow_peers(uuid4().hex)
         self._context = zmq.asyncio.Context()
         self._has_warned = False
+        self._num_wanted = self._num_told = len(config.peer)
+        self._may_tell_s = monotonic() + SILENT_S
         self._timer: asyncio.TimerHandle | None = None
         self._out = zmq.Context(self._context).socket(zmq.PUB)
         self._in = self._context.socket(zmq.SUB)
@@ -101,6 +104,16 @@ class PeerLink:
         self._tell_now()
         self._front.catch_up()
         self._front.act(self._peers.forget_silent(monotonic()))
+        self._tell_operator(monotonic())
+
+    def _tell_operator(self, now_s: float) -> None:
+        """Log how many peers are heard when that has changed, and first when all had time to speak."""
+        num_heard = min(self._num_wanted, self.num_peers)
+        if num_heard != self._num_told and now_s >= self._may_tell_s:
+            self._num_told = num_heard
+            _log.warning(
+                "%d of %d other routers before the same workers are heard", num_heard, self._num_wanted
+            )
 
     def _tell_now(self) -> None:
         if self._timer is not None:

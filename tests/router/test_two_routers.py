@@ -125,6 +125,25 @@ def test_a_router_that_ends_takes_its_loads_with_it(tmp_path: Path) -> None:
     run(main())
 
 
+def test_the_log_says_how_many_routers_are_heard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stretto.router.peer_link.SILENT_S", 0.0)
+
+    async def main() -> None:
+        server = StubServer("well")
+        await server.open()
+        try:
+            async with RunningRouter(config_of([server], tmp_path, "a", "b")):
+                await until(lambda: "0 of 1 other routers" in caplog.text)
+                async with RunningRouter(config_of([server], tmp_path, "b", "a")):
+                    await until(lambda: "1 of 1 other routers" in caplog.text)
+        finally:
+            server.kill()
+
+    run(main())
+
+
 def test_what_is_no_message_is_ignored_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
