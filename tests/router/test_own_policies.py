@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.pages import CLONE
@@ -101,7 +102,10 @@ def test_the_example_serves_the_shortest_prompt_first() -> None:
     example = CLONE / "examples" / "own_policies.py"
 
     async def main() -> None:
-        settings = {"placement": f"{example}:LastWithRoom", "order": f"{example}:ShortestFirst"}
+        settings: dict[str, Any] = {
+            "placement": f"{example}:LastWithRoom",
+            "order": f"{example}:ShortestFirst",
+        }
         async with routing("waits", "waits", num_slots=1, **settings) as at:
             running = [asyncio.create_task(at.ask()) for _ in range(2)]
             await until(lambda: [len(server.asked) for server in at.servers] == [1, 1])
