@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from uuid import uuid4
@@ -22,7 +23,8 @@ from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.peers.peers import SILENT_S
 
-_MOST_MESSAGES = 10_000
+_MOST_MESSAGES = 300
+"""Messages that wait for a router that takes none, or has no time to; after more it asks for a snapshot."""
 _LAST_MS = 200
 """Milliseconds in which peers may still be told that this router ends."""
 _log = logging.getLogger(__name__)
@@ -40,9 +42,9 @@ class PeerLink:
         self._loop = asyncio.get_running_loop()
         self._peers = front.router_state.follow_peers(uuid4().hex)
         self._context = zmq.asyncio.Context()
-        self._has_warned = False
-        self._num_wanted = self._num_told = len(config.peer)
-        self._may_tell_s = monotonic() + SILENT_S
+        self._has_warned = self._has_missed = self._has_warned_of_deaf = False
+        self._num_given = len(config.peer)
+        self._all_heard_s = monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._out = zmq.Context(self._context).socket(zmq.PUB)
         self._in = self._context.socket(zmq.SUB)
@@ -104,15 +106,26 @@ class PeerLink:
         self._tell_now()
         self._front.catch_up()
         self._front.act(self._peers.forget_silent(monotonic()))
-        self._tell_operator(monotonic())
+        self._note_missing(monotonic())
 
-    def _tell_operator(self, now_s: float) -> None:
-        """Log how many peers are heard when that has changed, and first when all had time to speak."""
-        num_heard = min(self._num_wanted, self.num_peers)
-        if num_heard != self._num_told and now_s >= self._may_tell_s:
-            self._num_told = num_heard
+    def _note_missing(self, now_s: float) -> None:
+        """Warn of routers that are not heard, once until all are, and of one that does not hear this one."""
+        num_heard = len(self._peers) + self._peers.hears_itself
+        if num_heard >= self._num_given:
+            self._all_heard_s, self._has_missed = now_s, False
+        elif not self._has_missed and now_s >= self._all_heard_s + SILENT_S:
+            self._has_missed = True
             _log.warning(
-                "%d of %d other routers before the same workers are heard", num_heard, self._num_wanted
+                "%d of %d other routers are heard; the others do not run, have other versions, or announce "
+                "at other addresses than those that peer gives",
+                num_heard,
+                self._num_given,
+            )
+        if not self._has_warned_of_deaf and self._peers.has_deaf(now_s):
+            self._has_warned_of_deaf = True
+            _log.warning(
+                "another router does not hear this one, so what it sends does not count here; "
+                "each router has to name all others"
             )
 
     def _tell_now(self) -> None:
@@ -134,19 +147,21 @@ class PeerLink:
                 self._front.catch_up()
                 self._front.act(self._peers.receive(frames[1], now_s))
             except BadReply as error:
-                self._warn("a message of another router is ignored: %s", error.message)
+                self._warn(error.message)
             except Exception:
                 _log.exception("what another router has said could not be noted")
+            await asyncio.sleep(0)  # messages that are there already are got without giving way to others
 
-    def _warn(self, text: str, reason: str) -> None:
-        """Warn once: whoever sends such a message sends many."""
+    def _warn(self, reason: str) -> None:
+        """Warn once of a message that cannot be read: whoever sends one sends many."""
         if not self._has_warned:
             self._has_warned = True
-            _log.warning(text + "; further ones are ignored without a warning", reason)
+            text = "a message of another router is ignored: %s; further ones are ignored without a warning"
+            _log.warning(text, reason)
 
 
-def _use(method: object, address: str) -> None:
+def _use(method: Callable[[str], object], address: str) -> None:
     try:
-        method(address)  # type: ignore[operator]
+        method(address)
     except zmq.ZMQError as error:
         raise ConfigError(f"router: {address!r} cannot be used to talk to other routers: {error}") from error
