@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from stretto.model.errors import ConfigError, StrettoError
-from stretto.model.foreign import described
+from stretto.model.foreign import described, raised
 
 
 def is_in_file(name: str) -> bool:
@@ -35,6 +35,25 @@ def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
     if not callable(found):
         raise ConfigError(f"{asked}: {name} must be a class, or a function, that makes the {kind}")
     return found
+
+
+def check_made(make: Callable[[], object], asked: str, wanted: Iterable[str], base: str) -> None:
+    """Check that what a user's class or function makes has some members.
+
+    Args:
+        asked: what names it, for errors.
+        base: class from which one with these members is derived.
+
+    Raises:
+        ConfigError: it raises, ends the program, or makes something else.
+    """
+    try:
+        made = make()
+        lacks = [one for one in wanted if not hasattr(made, one)]
+    except raised() as error:
+        raise ConfigError(f"{asked}: it raised {described(error)}") from error
+    if lacks:
+        raise ConfigError(f"{asked}: what it makes has no {lacks[0]!r}; derive it from {base}")
 
 
 def run_file(path: Path, asked: str) -> ModuleType:
@@ -61,6 +80,6 @@ def run_file(path: Path, asked: str) -> ModuleType:
         spec.loader.exec_module(module)
     except StrettoError:
         raise
-    except (Exception, SystemExit) as error:  # the file is a user's
+    except raised() as error:  # the file is a user's
         raise ConfigError(f"{asked}: {path} raised {described(error)}") from error
     return module

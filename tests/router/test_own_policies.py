@@ -13,6 +13,7 @@ from stretto.cluster.placements.table import placement_of
 from stretto.model.deployment import deploy
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig
+from stretto.sched.orders import check_policy
 from stretto.schema.deployments import read_deployments
 from stretto.schema.reading import read_tables
 from stretto.sim.driver import VirtualDriver
@@ -49,8 +50,18 @@ def broken():
     raise ZeroDivisionError("no")
 
 
-def half():
+def half(*_):
     return object()
+
+
+def ends(*_):
+    raise SystemExit(3)
+
+
+class Raising(Last):
+    @property
+    def load(self):
+        raise ZeroDivisionError("later")
 
 
 NOTHING = None
@@ -95,12 +106,29 @@ def test_an_engines_file_names_them_and_a_simulation_uses_them(file: str, tmp_pa
     [
         ("broken", "it raised ZeroDivisionError"),
         ("half", "what it makes has no 'binds'"),
+        ("ends", "it raised SystemExit: 3"),
+        ("Raising", "it raised ZeroDivisionError: later"),
         ("NOTHING", "must be a class, or a function, that makes the placement"),
         ("Missing", "must be a class, or a function, that makes the placement"),
     ],
 )
 def test_what_makes_no_policy_is_refused_with_the_settings(file: str, name: str, problem: str) -> None:
     for refused in (lambda: RouterConfig(placement=f"{file}:{name}"), lambda: placement_of(f"{file}:{name}")):
+        with pytest.raises(ConfigError, match=problem):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("half", "what it makes has no 'add'"),
+        ("broken", "it raised TypeError"),
+        ("ends", "it raised SystemExit: 3"),
+        ("Missing", "must be a class, or a function, that makes the policy"),
+    ],
+)
+def test_what_makes_no_order_is_refused_with_the_settings(file: str, name: str, problem: str) -> None:
+    for refused in (lambda: RouterConfig(order=f"{file}:{name}"), lambda: check_policy(f"{file}:{name}")):
         with pytest.raises(ConfigError, match=problem):
             refused()
 

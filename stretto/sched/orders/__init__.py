@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto.model.nearest_name import check_name
-from stretto.model.user_files import is_in_file, maker_in_file
+from stretto.model.user_files import check_made, is_in_file, maker_in_file
 from stretto.sched.orders.arrival import PerInvocation, Throughput
 from stretto.sched.orders.least_work import LeastWork
-from stretto.sched.orders.order import NewOrder
+from stretto.sched.orders.order import NewOrder, OrderConfig
 from stretto.sched.orders.programs_first import ProgramsFirst
 from stretto.sched.orders.rounds import TopologyAware
 
@@ -38,5 +38,12 @@ def order_of(name: str, known: Mapping[str, NewOrder] = ORDERS) -> NewOrder:
 
 
 def check_policy(name: str, known: Mapping[str, NewOrder] = ORDERS) -> None:
-    """Check that there is an order of this name. Raises ConfigError as `order_of` does."""
-    order_of(name, known)
+    """Check that there is an order of this name, and that what a file names makes one.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    made = order_of(name, known)
+    if is_in_file(name):
+        wanted = ("add", "remove", "take", "taken", "started", "rank")
+        check_made(lambda: made(OrderConfig()), f"policy {name}", wanted, "an order such as PerInvocation")
