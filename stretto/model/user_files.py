@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -35,25 +35,6 @@ def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
     if not callable(found):
         raise ConfigError(f"{asked}: {name} must be a class, or a function, that makes the {kind}")
     return found
-
-
-def check_made(make: Callable[[], object], asked: str, wanted: Iterable[str], base: str) -> None:
-    """Check that what a user's class or function makes has some members.
-
-    Args:
-        asked: what names it, for errors.
-        base: class from which one with these members is derived.
-
-    Raises:
-        ConfigError: it raises, ends the program, or makes something else.
-    """
-    try:
-        made = make()
-        lacks = [one for one in wanted if not hasattr(made, one)]
-    except raised() as error:
-        raise ConfigError(f"{asked}: it raised {described(error)}") from error
-    if lacks:
-        raise ConfigError(f"{asked}: what it makes has no {lacks[0]!r}; derive it from {base}")
 
 
 def run_file(path: Path, asked: str) -> ModuleType:

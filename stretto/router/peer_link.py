@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from uuid import uuid4
@@ -146,20 +147,21 @@ class PeerLink:
                 self._front.catch_up()
                 self._front.act(self._peers.receive(frames[1], now_s))
             except BadReply as error:
-                self._warn("a message of another router is ignored: %s", error.message)
+                self._warn(error.message)
             except Exception:
                 _log.exception("what another router has said could not be noted")
             await asyncio.sleep(0)  # messages that are there already are got without giving way to others
 
-    def _warn(self, text: str, reason: str) -> None:
-        """Warn once: whoever sends such a message sends many."""
+    def _warn(self, reason: str) -> None:
+        """Warn once of a message that cannot be read: whoever sends one sends many."""
         if not self._has_warned:
             self._has_warned = True
-            _log.warning(text + "; further ones are ignored without a warning", reason)
+            text = "a message of another router is ignored: %s; further ones are ignored without a warning"
+            _log.warning(text, reason)
 
 
-def _use(method: object, address: str) -> None:
+def _use(method: Callable[[str], object], address: str) -> None:
     try:
-        method(address)  # type: ignore[operator]
+        method(address)
     except zmq.ZMQError as error:
         raise ConfigError(f"router: {address!r} cannot be used to talk to other routers: {error}") from error

@@ -20,10 +20,10 @@ from stretto.router.announcing.wire import (
     MOST_LETTERS,
     MOST_OWNERS,
     TOPIC,
-    Batch,
+    PeerBatch,
     PeerRecord,
-    Sent,
-    Snapshot,
+    PeerSnapshot,
+    SentRecord,
     read_message,
     write_message,
 )
@@ -35,8 +35,8 @@ from stretto.router.router_state import RouterState
 from stretto.router.serve import RunningRouter
 
 
-def sent(number: int, blocks: bytes = b"") -> Sent:
-    return Sent(
+def sent(number: int, blocks: bytes = b"") -> SentRecord:
+    return SentRecord(
         number,
         number,
         "http://w",
@@ -68,7 +68,7 @@ def test_requests_of_a_peer_that_never_end_are_counted_up_to_a_limit(monkeypatch
     state, peers = door()
     for number in range(1, 6):
         records: list[PeerRecord] = [sent(7 * number + one) for one in range(7)]
-        peers.receive(write_message(Batch("other", number, records)), 0.0)
+        peers.receive(write_message(PeerBatch("other", number, records)), 0.0)
     assert len(state._room._of_ticket) == 10
     peers.check_invariants()
     peers.forget_silent(SILENT_S)
@@ -80,7 +80,7 @@ def test_the_owners_of_a_peer_are_remembered_up_to_a_limit() -> None:
     _, peers = door()
     for number in range(1, 4):
         served = {f"{number} {one}": 1.0 for one in range(MOST_OWNERS)}
-        peers.receive(write_message(Batch("other", number, [sent(number)], served)), 0.0)
+        peers.receive(write_message(PeerBatch("other", number, [sent(number)], served)), 0.0)
     assert len(peers._peers["other"].served) == 2 * MOST_OWNERS
 
 
@@ -89,7 +89,7 @@ def test_long_names_of_owners_do_not_make_a_message_unreadable() -> None:
     told.charged("x" * 5 * MOST_LETTERS, 2.0)
     told.waits(1, "http://w", "\ud800" * 5 * MOST_LETTERS)
     (batch,) = [read_message(write_message(one)) for one in told.messages(1.0)]
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, PeerBatch)
     assert batch.served == {"x" * MOST_LETTERS: 2.0}
     assert batch.waits == {"http://w": {"?" * MOST_LETTERS: 1}}
 
@@ -100,19 +100,19 @@ def test_a_snapshot_of_long_prompts_is_no_longer_than_what_is_read(monkeypatch: 
     for number in range(20):
         told.sent(sent(number, b"8 bytes." * 50))
     told.asked("other", history=False)
-    snapshot = next(one for one in told.messages(1.0) if isinstance(one, Snapshot))
+    snapshot = next(one for one in told.messages(1.0) if isinstance(one, PeerSnapshot))
     assert [one.attempt for one in snapshot.running] == [*range(20)]
     assert sum(len(one.blocks) for one in snapshot.running) == 800
 
 
 def test_a_peer_that_does_not_hear_us_is_noticed() -> None:
     _, peers = door()
-    peers.receive(write_message(Batch("deaf", 5, [sent(1)])), 0.0)
+    peers.receive(write_message(PeerBatch("deaf", 5, [sent(1)])), 0.0)
     for number in range(6, 10):
-        peers.receive(write_message(Batch("deaf", number, [sent(number)])), SILENT_S - 0.1)
+        peers.receive(write_message(PeerBatch("deaf", number, [sent(number)])), SILENT_S - 0.1)
     assert not peers.has_deaf(SILENT_S - 0.1)
     assert peers.has_deaf(SILENT_S)
-    peers.receive(write_message(Snapshot("deaf", 9, [], {}, {})), SILENT_S)
+    peers.receive(write_message(PeerSnapshot("deaf", 9, [], {}, {})), SILENT_S)
     assert not peers.has_deaf(2 * SILENT_S)
 
 
@@ -126,7 +126,7 @@ class Flood:
         self.num_left -= 1
         if not self.num_left:
             raise asyncio.CancelledError
-        return [TOPIC, write_message(Batch("other", 0))]
+        return [TOPIC, write_message(PeerBatch("other", 0))]
 
 
 def config_of(server: StubServer, folder: Path, *others: str) -> RouterConfig:

@@ -155,15 +155,13 @@ def test_what_is_no_message_is_ignored_with_one_warning(
         run(main())
 
 
-def test_an_address_that_is_taken_is_an_error(tmp_path: Path) -> None:
+def test_an_address_that_cannot_be_used_is_an_error() -> None:
     async def main() -> None:
-        async with two_routers(tmp_path, "well") as (_, servers):
-            with pytest.raises(ConfigError, match="cannot be used to talk to other routers"):
-                async with RunningRouter(
-                    RouterConfig(
-                        worker=(WorkerConfig(url=servers[0].url),), port=0, announce="tcp://256.0.0.1:7400"
-                    )
-                ):
-                    pass
+        async with RunningRouter(RouterConfig(port=0, announce="tcp://127.0.0.1:*")) as router:
+            assert router.peers is not None
+            for address in (router.peers.address, "tcp://256.0.0.1:7400"):
+                with pytest.raises(ConfigError, match="cannot be used to talk to other routers"):
+                    async with RunningRouter(RouterConfig(port=0, announce=address)):
+                        pass
 
     run(main())

@@ -11,8 +11,10 @@ from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.cluster.placements.parrot import Parrot
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.cluster.placements.stretto import Stretto
+from stretto.model.errors import ConfigError
+from stretto.model.foreign import described, raised
 from stretto.model.nearest_name import check_name
-from stretto.model.user_files import check_made, is_in_file, maker_in_file
+from stretto.model.user_files import is_in_file, maker_in_file
 
 PLACEMENTS: Mapping[str, Callable[[], Placement]] = {
     "least_seconds": LeastSeconds,
@@ -48,7 +50,13 @@ def placement_of(
         return known[name]
     made: Callable[[], Placement] = maker_in_file(name, "placement")
     wanted = ("binds", "uses_keys", "load", "choose", "observe")
-    check_made(made, f"placement {name}", wanted, "Placement")
+    try:
+        policy = made()
+        lacks = [one for one in wanted if not hasattr(policy, one)]
+    except raised() as error:  # it is a user's
+        raise ConfigError(f"placement {name}: it raised {described(error)}") from error
+    if lacks:
+        raise ConfigError(f"placement {name}: what it makes has no {lacks[0]!r}; derive it from Placement")
     return made
 
 

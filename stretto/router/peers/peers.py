@@ -20,14 +20,14 @@ from stretto.router.announcing.announcer import Announcer
 from stretto.router.announcing.wire import (
     MOST_OWNERS,
     MOST_RUNNING,
-    Batch,
-    Bye,
-    Ended,
-    History,
-    Left,
+    EndedRecord,
+    LeftRecord,
+    PeerBatch,
+    PeerBye,
+    PeerHistory,
     PeerRecord,
-    Sent,
-    Snapshot,
+    PeerSnapshot,
+    SentRecord,
     read_message,
 )
 from stretto.router.loads import RunningAtWorker
@@ -112,17 +112,17 @@ class Peers:
         if message.origin == self.announcer.origin:
             self.hears_itself = True
             return ()
-        if isinstance(message, Bye):
+        if isinstance(message, PeerBye):
             gone = self._peers.get(message.origin)
             return () if gone is None else self._forget(gone, now_s)
         peer = self._peer(message.origin, now_s)
         peer.heard_s = now_s
         match message:
-            case Batch():
+            case PeerBatch():
                 return self._take_batch(peer, message, now_s)
-            case Snapshot():
+            case PeerSnapshot():
                 return self._take_snapshot(peer, message, now_s)
-            case History(prompts=prompts):
+            case PeerHistory(prompts=prompts):
                 for prompt in prompts:
                     self._requests.believe(prompt, now_s)
         return ()
@@ -165,7 +165,7 @@ class Peers:
             peer = self._peers[origin] = Peer(origin, heard_s=now_s, served=served)
         return peer
 
-    def _take_batch(self, peer: Peer, batch: Batch, now_s: float) -> Collection[WorkerId]:
+    def _take_batch(self, peer: Peer, batch: PeerBatch, now_s: float) -> Collection[WorkerId]:
         if batch.waits is not None and batch.number >= peer.number:
             peer.waits = batch.waits
         if (history := batch.wants.get(self.announcer.origin)) is not None:
@@ -181,7 +181,7 @@ class Peers:
         self._charge(peer, batch.served)
         return self._apply(peer, batch.records, now_s)
 
-    def _take_snapshot(self, peer: Peer, snapshot: Snapshot, now_s: float) -> Collection[WorkerId]:
+    def _take_snapshot(self, peer: Peer, snapshot: PeerSnapshot, now_s: float) -> Collection[WorkerId]:
         if snapshot.number < peer.number:
             return ()
         is_new = peer.number == 0 and not peer.served
@@ -205,18 +205,18 @@ class Peers:
         for record in records:
             self.num_applied += 1
             match record:
-                case Sent():
+                case SentRecord():
                     if record.attempt not in peer.running:
                         self._start(peer, record, now_s)
-                case Ended(attempt=attempt):
+                case EndedRecord(attempt=attempt):
                     if (running := peer.running.pop(attempt, None)) is not None:
                         freed.append(running.worker)
                         self._requests.end(running, record, now_s)
-                case Left():
+                case LeftRecord():
                     self._requests.leave(peer.origin, record, now_s)
         return freed
 
-    def _start(self, peer: Peer, record: Sent, now_s: float) -> None:
+    def _start(self, peer: Peer, record: SentRecord, now_s: float) -> None:
         if len(peer.running) >= MOST_RUNNING:
             return
         self.announcer.remember(record)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto.model.nearest_name import check_name
-from stretto.model.user_files import check_made, is_in_file, maker_in_file
+from stretto.model.user_files import is_in_file
 from stretto.sched.orders.arrival import PerInvocation, Throughput
 from stretto.sched.orders.least_work import LeastWork
-from stretto.sched.orders.order import NewOrder, OrderConfig
+from stretto.sched.orders.order import NewOrder
+from stretto.sched.orders.own_order import order_in_file
 from stretto.sched.orders.programs_first import ProgramsFirst
 from stretto.sched.orders.rounds import TopologyAware
 
@@ -29,21 +30,17 @@ GONE_ORDERS: Mapping[str, str] = {"critical_path": "topology_aware", "oldest_que
 
 def order_of(name: str, known: Mapping[str, NewOrder] = ORDERS) -> NewOrder:
     """Return what makes an order: one of a vocabulary by its name, or the class or function that FILE.py:NAME
-    names. Raises ConfigError if there is none.
+    names, which is replaced by the order of arrival if it raises.
+
+    Raises:
+        ConfigError: there is none of that name, or what the file names makes no order.
     """
     if is_in_file(name):
-        return maker_in_file(name, "policy")
+        return order_in_file(name)
     check_name("policy", name, known, GONE_ORDERS)
     return known[name]
 
 
 def check_policy(name: str, known: Mapping[str, NewOrder] = ORDERS) -> None:
-    """Check that there is an order of this name, and that what a file names makes one.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    made = order_of(name, known)
-    if is_in_file(name):
-        wanted = ("add", "remove", "take", "taken", "started", "rank")
-        check_made(lambda: made(OrderConfig()), f"policy {name}", wanted, "an order such as PerInvocation")
+    """Check that there is an order of this name. Raises ConfigError as `order_of` does."""
+    order_of(name, known)
