@@ -56,6 +56,7 @@ _IN_REAL_TIME = (
     Run("sim", ("sim",)),
     Run("service", ("service",), takes_data=False),
     Run("router", ("router",), takes_data=False),
+    Run("watching", ("watching",), takes_data=False),
     Run("emulate", ("emulate",), takes_data=False),
     Run("indexing", ("indexing",)),
     Run("llm", ("llm",), takes_data=False),

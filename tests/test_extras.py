@@ -101,6 +101,14 @@ def test_an_extra_brings_what_its_features_import(extra: str) -> None:
         ("postgres", ("collections",)),
         ("local", ("ask", "Where?", "--docs", "{trace}")),
         ("local", ("profile", "llm")),
+        *(
+            pytest.param(extra, arguments, marks=pytest.mark.long)
+            for extra, arguments in (
+                ("client", ("profile", "embedding", "--embedder", "http://127.0.0.1:9", "--llm", "stand-in")),
+                ("local", ("ask", "Where?", "--docs", "{trace}", "--app", "search")),
+                ("local", ("profile", "chunking", "--llm", "stand-in")),
+            )
+        ),
     ],
 )
 def test_a_command_names_the_extra_that_it_lacks(

@@ -17,11 +17,12 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Report, Row
 from stretto.costs.fit_profile import fit_profile
 from stretto.costs.refine import RefinedProfile
-from stretto.costs.tokens import num_tokens, text_of_words
+from stretto.costs.tokens import num_tokens
 from stretto.engines.batch.embedding import minilm_path
 from stretto.engines.catalogue import embedding_engine, reranking_engine
 from stretto.engines.contract import BatchEngine
 from stretto.engines.profiling import profile_engine
+from stretto.graph.op_workloads import text_of_words
 from stretto.model.deployment import Deployment
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Hit

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from stretto.costs.fit_profile import fit_profile, fit_profile_by_length
-from stretto.costs.tokens import text_of_words
 from stretto.engines.contract import BatchEngine, SteppedLLM
 from stretto.engines.measurement import Measurement
 from stretto.engines.server_profiling import profile_server
 from stretto.graph.op_table import OPS
+from stretto.graph.op_workloads import text_of_words
 from stretto.graph.ops import Ops
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError

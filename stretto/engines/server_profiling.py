@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stretto.costs.fit_profile import fit_profile
-from stretto.costs.tokens import num_tokens, text_of_words
+from stretto.costs.tokens import num_tokens
 from stretto.engines.contract import AsyncLLM
 from stretto.engines.measurement import Measurement
+from stretto.graph.op_workloads import text_of_words
 from stretto.model.deployment import Replica
 from stretto.model.errors import BadReply
 from stretto.model.profile import Profile

@@ -8,12 +8,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from stretto.costs.tokens import text_of_words
 from stretto.graph.ops import MeasuredBatch
 from stretto.model.values import Chunk, Document, Hit, Section
 
 _CHUNK_WORDS = 170  # a chunk of the default size
 _SHORT_WORDS = (10, 60)
+_TEXT = (
+    "the engine reads each document once and cuts it into pieces that a model can hold because a reader "
+    "who asks a question wants the passage that answers it and not the whole book "
+)
+
+
+def text_of_words(num_words: int, seed: int) -> str:
+    """Return a text of so many English words; texts with different seeds begin differently."""
+    words = _TEXT.split()
+    start = seed % len(words)
+    return " ".join(itertools.islice(itertools.cycle(words), start, start + num_words))
 
 
 def _chunks(count: int, num_words: int = _CHUNK_WORDS) -> list[Chunk]:

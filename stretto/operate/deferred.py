@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stretto.cluster.placement import PromptKey
-from stretto.sched.observer import Observer, Observers
+from stretto.sched.observer import ARRIVED, ENDED, KEYED, Observer, Observers
 from stretto.sched.request_trace import RequestTrace
 
 _MOST = 128
@@ -26,15 +26,15 @@ class DeferredObservers(Observer):
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Keep a request that has arrived."""
-        self._waiting.append((0, trace, now_s))
+        self._waiting.append((ARRIVED, trace, now_s))
 
     def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
         """Keep the key of the prompt of a request."""
-        self._waiting.append((1, trace, key))
+        self._waiting.append((KEYED, trace, key))
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Keep a request that has ended."""
-        self._waiting.append((2, trace, now_s))
+        self._waiting.append((ENDED, trace, now_s))
         if len(self._waiting) >= _MOST:
             self.catch_up()
 

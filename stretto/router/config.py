@@ -233,7 +233,8 @@ class RouterConfig:
         if is_in_file(self.order) or self.order in GONE_ORDERS:
             check_policy(self.order)
         elif self.order not in ORDERS:
-            raise ConfigError(f"router: order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
+            known = ", ".join(ORDERS)
+            raise ConfigError(f"router: order is {self.order!r}; it must be one of {known}, or FILE.py:NAME")
         for name in ("holds_programs", "learns_slots"):
             if type(value := getattr(self, name)) is not bool:
                 raise ConfigError(f"router: {name} is {value!r}; it must be true or false")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from uuid import uuid4
@@ -20,8 +21,10 @@ from stretto.router.announcing.announcer import BEAT_S, GATHER_S
 from stretto.router.announcing.wire import MOST_BYTES, TOPIC, TOPIC_PREFIX, PeerMessage, write_message
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
+from stretto.router.peers.peers import SILENT_S
 
-_MOST_MESSAGES = 10_000
+_MOST_MESSAGES = 300
+"""Messages that wait for a router that takes none, or has no time to; after more it asks for a snapshot."""
 _LAST_MS = 200
 """Milliseconds in which peers may still be told that this router ends."""
 _log = logging.getLogger(__name__)
@@ -39,7 +42,9 @@ class PeerLink:
         self._loop = asyncio.get_running_loop()
         self._peers = front.router_state.follow_peers(uuid4().hex)
         self._context = zmq.asyncio.Context()
-        self._has_warned = False
+        self._has_warned = self._has_missed = self._has_warned_of_deaf = False
+        self._num_given = len(config.peer)
+        self._all_heard_s = monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._out = zmq.Context(self._context).socket(zmq.PUB)
         self._in = self._context.socket(zmq.SUB)
@@ -101,6 +106,27 @@ class PeerLink:
         self._tell_now()
         self._front.catch_up()
         self._front.act(self._peers.forget_silent(monotonic()))
+        self._note_missing(monotonic())
+
+    def _note_missing(self, now_s: float) -> None:
+        """Warn of routers that are not heard, once until all are, and of one that does not hear this one."""
+        num_heard = len(self._peers) + self._peers.hears_itself
+        if num_heard >= self._num_given:
+            self._all_heard_s, self._has_missed = now_s, False
+        elif not self._has_missed and now_s >= self._all_heard_s + SILENT_S:
+            self._has_missed = True
+            _log.warning(
+                "%d of %d other routers are heard; the others do not run, have other versions, or announce "
+                "at other addresses than those that peer gives",
+                num_heard,
+                self._num_given,
+            )
+        if not self._has_warned_of_deaf and self._peers.has_deaf(now_s):
+            self._has_warned_of_deaf = True
+            _log.warning(
+                "another router does not hear this one, so what it sends does not count here; "
+                "each router has to name all others"
+            )
 
     def _tell_now(self) -> None:
         if self._timer is not None:
@@ -121,19 +147,21 @@ class PeerLink:
                 self._front.catch_up()
                 self._front.act(self._peers.receive(frames[1], now_s))
             except BadReply as error:
-                self._warn("a message of another router is ignored: %s", error.message)
+                self._warn(error.message)
             except Exception:
                 _log.exception("what another router has said could not be noted")
+            await asyncio.sleep(0)  # messages that are there already are got without giving way to others
 
-    def _warn(self, text: str, reason: str) -> None:
-        """Warn once: whoever sends such a message sends many."""
+    def _warn(self, reason: str) -> None:
+        """Warn once of a message that cannot be read: whoever sends one sends many."""
         if not self._has_warned:
             self._has_warned = True
-            _log.warning(text + "; further ones are ignored without a warning", reason)
+            text = "a message of another router is ignored: %s; further ones are ignored without a warning"
+            _log.warning(text, reason)
 
 
-def _use(method: object, address: str) -> None:
+def _use(method: Callable[[str], object], address: str) -> None:
     try:
-        method(address)  # type: ignore[operator]
+        method(address)
     except zmq.ZMQError as error:
         raise ConfigError(f"router: {address!r} cannot be used to talk to other routers: {error}") from error

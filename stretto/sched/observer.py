@@ -18,6 +18,8 @@ from stretto.model.record import record
 from stretto.sched.messages import Action, Event
 from stretto.sched.request_trace import RequestTrace
 
+ARRIVED, KEYED, ENDED = range(3)
+"""What happens to a request: it has arrived, the key of its prompt is known, it has ended."""
 _log = logging.getLogger(__name__)
 
 
@@ -153,8 +155,8 @@ class Observers:
                 self._drop(observer, error)
 
     def on_requests(self, events: Sequence[tuple[int, RequestTrace, Any]]) -> None:
-        """Show each observer many events of requests, one observer after the other: 0 stands for the arrival
-        of a request, 1 for the key of its prompt, 2 for its end.
+        """Show each observer many events of requests, one observer after the other. An event is what has
+        happened (`ARRIVED`, `KEYED` or `ENDED`), to which request, and the time or the key.
         """
         for observer in self._observers:
             shown = observer.on_request_arrived, observer.on_request_keyed, observer.on_request_ended

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.programs.room.load import Load, Measured
 from benchmarks.programs.room.routed import RoutedServers
-from benchmarks.programs.room.scenes import closed_loop, door, errors, open_loop, others
+from benchmarks.programs.room.scenes import closed_loop, door, errors, open_loop, others, several_routers
 from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Opened, Session, Turn, recorded_sessions
 
@@ -45,6 +45,16 @@ def test_plain_requests_through_a_router_are_held_too(placement: str) -> None:
 
 
 @pytest.mark.long
+def test_two_routers_find_what_one_finds_if_they_tell_each_other() -> None:
+    one, silent, telling = (
+        run(RoutedServers(3, memory=0.1, holds=True, routers=number, tells=tells), end_s=20.0)
+        for number, tells in ((1, False), (2, False), (2, True))
+    )
+    assert one.num_cached / one.num_prompt - telling.num_cached / telling.num_prompt < 0.02
+    assert silent.num_cached / silent.num_prompt < telling.num_cached / telling.num_prompt - 0.05
+
+
+@pytest.mark.long
 def test_a_router_loses_nothing_where_all_fit() -> None:
     by_arrival = run(RoutedServers(order="per_invocation"), num_clients=8)
     assert run(RoutedServers(holds=True), num_clients=8).row() == by_arrival.row()
@@ -75,7 +85,7 @@ def test_prompts_go_on_from_each_other_and_openings_may_be_shared() -> None:
 
 
 def test_scenes_have_names_of_their_own() -> None:
-    scenes = [*closed_loop(), *door(), *errors(), *others(), *open_loop(0.4)]
+    scenes = [*closed_loop(), *door(), *several_routers(), *errors(), *others(), *open_loop(0.4)]
     assert len({(one.table, one.row, one.arm) for one in scenes}) == len(scenes)
 
 

@@ -30,9 +30,10 @@ pytest_plugins = ("support.llm_fixtures",)
 
 
 @pytest.mark.timeout(600)  # each kill starts a process
-def test_kills_in_mid_decode_lose_no_query(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("num_kills", [6, pytest.param(12, marks=pytest.mark.long)])
+def test_kills_in_mid_decode_lose_no_query(num_kills: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Each attempt may meet one kill, and there are fewer kills than attempts."""
-    num_kills, num_queries = 6, 16
+    num_queries = 16
 
     async def main() -> tuple[int, int, float]:
         engine = deploy(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from stretto.cluster.recognition.ids import ProgramIds
 from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
 
+NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "75"))
 TENANTS = ("a", "b", "c")
 turns = st.lists(
     st.tuples(
@@ -32,7 +35,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(steps, st.integers(1, 6))
 def test_programs_of_tenants_never_meet_and_are_bounded(
     calls: list[tuple[str, list[tuple[str, str]], ProgramIds, str | None]], most: int
@@ -56,7 +59,7 @@ def test_programs_of_tenants_never_meet_and_are_bounded(
         assert len(recogniser) <= 9 * most
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
 def test_a_text_is_found_wherever_it_stands(before: str, text: str, after: str) -> None:
     inside = anchors_of("t", data_of([before + text + after]))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.routing import routing, run
+from support.pages import CLONE
+from support.routing import routing, run, until
 from support.runtime_engines import COMPLETE
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
@@ -45,11 +49,31 @@ class Newest(PerInvocation):
         Newest.made += 1
 
 
-def broken():
+class Raises(PerInvocation):
+    def take(self, to_fill, fits, now_s):
+        raise ZeroDivisionError("no")
+
+
+class Forgets(PerInvocation):
+    def taken(self, entry, num_items):
+        pass
+
+
+class Number(PerInvocation):
+    def rank(self, entry):
+        return 1.0
+
+
+class Elsewhere(PerInvocation):
+    def take(self, to_fill, fits, now_s):
+        return "nobody"
+
+
+def broken(*_):
     raise ZeroDivisionError("no")
 
 
-def half():
+def half(*_):
     return object()
 
 
@@ -74,6 +98,31 @@ def test_a_router_places_and_orders_by_ones_own(file: str) -> None:
     run(main())
 
 
+def test_the_example_serves_the_shortest_prompt_first() -> None:
+    example = CLONE / "examples" / "own_policies.py"
+
+    async def main() -> None:
+        settings: dict[str, Any] = {
+            "placement": f"{example}:LastWithRoom",
+            "order": f"{example}:ShortestFirst",
+        }
+        async with routing("waits", "waits", num_slots=1, **settings) as at:
+            running = [asyncio.create_task(at.ask()) for _ in range(2)]
+            await until(lambda: [len(server.asked) for server in at.servers] == [1, 1])
+            waiting = [asyncio.create_task(at.ask(prompt=letter * 999)) for letter in "ab"]
+            await until(lambda: at.router_state.view.num_waiting == 2)
+            waiting.append(asyncio.create_task(at.ask(prompt="c")))
+            await until(lambda: at.router_state.view.num_waiting == 3)
+            at.servers[1].go_on.set()
+            await until(lambda: len(at.servers[1].asked) >= 2)
+            assert json.loads(at.servers[1].asked[1].body)["prompt"] == "c"
+            at.servers[0].go_on.set()
+            for answer in await asyncio.gather(*running, *waiting):
+                assert answer.status_code == 200
+
+    run(main())
+
+
 def test_an_engines_file_names_them_and_a_simulation_uses_them(file: str, tmp_path: Path) -> None:
     engines = tmp_path / "engines.toml"
     engines.write_text(
@@ -88,6 +137,43 @@ def test_an_engines_file_names_them_and_a_simulation_uses_them(file: str, tmp_pa
     assert all(reply.error is None for reply in driver.run().values())
     used = {span.instance for span in driver.recorder.spans if span.instance is not None}
     assert used == {1}
+
+
+@pytest.mark.parametrize("order", ["Raises", "Forgets", "Elsewhere"])
+def test_an_order_that_fails_at_a_router_is_replaced_and_all_are_answered(
+    file: str, order: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with routing("well", order=f"{file}:{order}", num_slots=1) as at:
+            answers = await asyncio.wait_for(asyncio.gather(*(at.ask() for _ in range(6))), 60)
+            assert [answer.status_code for answer in answers] == [200] * 6
+            assert at.router.front.router_state.view.num_waiting == 0
+
+    run(main())
+    assert f"{order} raised; the order of arrival takes its place" in caplog.text
+
+
+@pytest.mark.parametrize("order", ["Raises", "Forgets", "Elsewhere", "Number"])
+def test_an_order_that_fails_at_an_engine_is_replaced(file: str, order: str) -> None:
+    made = deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", instances=1)
+    driver = VirtualDriver([made.changed(policy=f"{file}:{order}")])
+    for number in range(30):
+        driver.submit(f"q{number}", COMPLETE, {"text": "tea"})
+    replies = driver.run()
+    assert [reply.error for reply in replies.values()] == [None] * 30
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("broken", "it raised ZeroDivisionError"),
+        ("half", "what it makes has no method 'add'"),
+        ("NOTHING", "must be a class, or a function, that makes the order"),
+    ],
+)
+def test_what_makes_no_order_is_refused_with_the_settings(file: str, name: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        RouterConfig(order=f"{file}:{name}")
 
 
 @pytest.mark.parametrize(

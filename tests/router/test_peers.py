@@ -328,7 +328,9 @@ def test_damaged_messages_never_break_a_router(noise: bytes, seed: int) -> None:
                 other.hear(data, 0.0)
             except BadReply:
                 continue
-    other.ask(request_of(2), 0.0)
+    ticket = other.ask(request_of(2), 0.0)
+    assert ticket in other.running or ticket in other.waiting
+    other.check_invariants()
 
 
 @settings(max_examples=10, deadline=None)

@@ -15,7 +15,16 @@ from typing import Any
 
 from benchmarks.fleet.cells import CellKey, Cells
 from benchmarks.programs.room.load import Load
-from benchmarks.programs.room.scenes import CAPS, Scene, closed_loop, door, errors, open_loop, others
+from benchmarks.programs.room.scenes import (
+    CAPS,
+    Scene,
+    closed_loop,
+    door,
+    errors,
+    open_loop,
+    others,
+    several_routers,
+)
 from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Session, recorded_sessions
 
@@ -66,7 +75,7 @@ def main() -> None:
     parser.add_argument("--cells", type=Path, default=Path("runs/room"))
     parser.add_argument("--tuning", action="store_true", help="sessions and seeds of tuning")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tables", default="closed,door,open,errors,others")
+    parser.add_argument("--tables", default="closed,door,routers,open,errors,others")
     given = parser.parse_args()
     sessions = recorded_sessions(given.data)[0 if given.tuning else 1 :: 2]
     first = 0 if given.tuning else 10
@@ -74,7 +83,7 @@ def main() -> None:
     runs = Runs(Cells(given.cells), sessions, range(first, first + given.seeds), name)
     asked = given.tables.split(",")
     scenes = [*(closed_loop() if "closed" in asked else ())]
-    scenes += [*(door() if "door" in asked else ())]
+    scenes += [*(door() if "door" in asked else ()), *(several_routers() if "routers" in asked else ())]
     scenes += [*(errors() if "errors" in asked else ()), *(others() if "others" in asked else ())]
     if "open" in asked:
         scenes += open_loop(runs.capacity_per_s())

@@ -92,6 +92,22 @@ def door() -> Iterator[Scene]:
         yield Scene("door", f"{number}, two chats a second beside", "order alone", load, ordered)
 
 
+def several_routers() -> Iterator[Scene]:
+    """Yield agents through two routers before the same servers, which tell each other of them or do not."""
+    one = RoutedServers(_MANY_SERVERS, holds=True)
+    two = replace(one, routers=2)
+    arms = {
+        "one router": one,
+        "two that tell nothing": two,
+        "two that tell": replace(two, tells=True),
+        "two that tell, a session at one": replace(two, tells=True, is_sticky=True),
+    }
+    for number in (_BUSY, _MANY_SERVERS * 32):
+        for arm, servers in arms.items():
+            load = Load(num_clients=number, says_ends=False)
+            yield Scene("two routers", f"{number} at {_MANY_SERVERS} servers", arm, load, servers)
+
+
 def errors() -> Iterator[Scene]:
     """Yield what may be wrong, on one server past the knee."""
     load = Load(num_clients=_BUSY)

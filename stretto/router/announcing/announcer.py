@@ -12,18 +12,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
+from msgspec.structs import replace
+
 from stretto.router.announcing.wire import (
+    MOST_BYTES,
+    MOST_OWNERS,
     MOST_RECORDS,
-    Batch,
-    Bye,
-    Ended,
-    History,
-    Left,
+    MOST_RUNNING,
+    EndedRecord,
+    LeftRecord,
+    PastPrompt,
+    PeerBatch,
+    PeerBye,
+    PeerHistory,
     PeerMessage,
     PeerRecord,
-    Prompt,
-    Sent,
-    Snapshot,
+    PeerSnapshot,
+    SentRecord,
+    short_name,
 )
 
 GATHER_S = 0.03
@@ -33,7 +39,6 @@ BEAT_S = 0.5
 _SNAPSHOT_EVERY_S = 0.1
 _MOST_HISTORY = 8_000_000
 """Bytes of hashes in the history."""
-_MOST_OWNERS = 4096
 _MOST_WAITING = 1024
 """Owners that wait for one worker, and workers, that are told."""
 _AT_ONCE = 500_000
@@ -49,6 +54,7 @@ class Announcer:
     Attributes:
         on_news: called when there is something to tell that should not wait for the next sign of life.
         wants: routers of which a snapshot is wanted, with whether their history is too.
+        waiting: how many requests of each owner wait for each worker.
     """
 
     def __init__(self, origin: str) -> None:
@@ -60,10 +66,9 @@ class Announcer:
         self._number = 0
         self._records: list[PeerRecord] = []
         self.waiting: dict[str, dict[str, int]] = {}
-        """How many requests of each owner wait for each worker."""
-        self._waiting: dict[int, tuple[str, str]] = {}
+        self._waits_for: dict[int, tuple[str, str]] = {}
         self._has_new_waits = False
-        self._running: dict[int, Sent] = {}
+        self._running: dict[int, SentRecord] = {}
         self._history: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
         self._num_history = 0
         self._asked: set[str] = set()
@@ -71,35 +76,36 @@ class Announcer:
         self._snapshot_s = self._beat_s = 0.0
 
     @property
-    def running(self) -> Mapping[int, Sent]:
+    def running(self) -> Mapping[int, SentRecord]:
         """The attempts that run here, by number."""
         return self._running
 
-    def sent(self, record: Sent) -> None:
+    def sent(self, record: SentRecord) -> None:
         """Note that a request was sent."""
         self._running[record.attempt] = record
         self.remember(record)
         self._add(record)
 
-    def ended(self, record: Ended) -> None:
+    def ended(self, record: EndedRecord) -> None:
         """Note that an attempt has ended."""
         if self._running.pop(record.attempt, None) is not None:
             self._add(record)
 
-    def left(self, record: Left) -> None:
+    def left(self, record: LeftRecord) -> None:
         """Note that a request has left."""
         self._add(record)
 
     def waits(self, request: int, worker: str, owner: str) -> None:
         """Note that a request of an owner waits for its turn at a worker; "" stands for any."""
-        self._waiting[request] = worker, owner
+        owner = short_name(owner)
+        self._waits_for[request] = worker, owner
         of_worker = self.waiting.setdefault(worker, {})
         of_worker[owner] = of_worker.get(owner, 0) + 1
         self._waits_changed()
 
     def waits_no_more(self, request: int) -> None:
         """Note that a request has had its turn, or has left."""
-        if (found := self._waiting.pop(request, None)) is None:
+        if (found := self._waits_for.pop(request, None)) is None:
             return
         worker, owner = found
         of_worker = self.waiting[worker]
@@ -117,13 +123,14 @@ class Announcer:
 
     def charged(self, owner: str, seconds: float) -> None:
         """Note that an owner has got so many seconds of work, or fewer than was thought."""
+        owner = short_name(owner)
         served = max(0.0, self._served.pop(owner, 0.0) + seconds)
         self._served[owner] = served
         self._charged.add(owner)
-        if len(self._served) > _MOST_OWNERS:
+        if len(self._served) > MOST_OWNERS:
             self._served.popitem(last=False)
 
-    def remember(self, record: Sent) -> None:
+    def remember(self, record: SentRecord) -> None:
         """Put a prompt into the history, in the place of an earlier one of its program at the worker."""
         if not record.blocks:
             return
@@ -152,7 +159,7 @@ class Announcer:
         while len(self._records) > MOST_RECORDS:
             first, self._records = self._records[:MOST_RECORDS], self._records[MOST_RECORDS:]
             self._number += 1
-            yield Batch(self.origin, self._number, first)
+            yield PeerBatch(self.origin, self._number, first)
         is_due = now_s >= self._beat_s + BEAT_S
         if self._records or self.wants or self._has_new_waits or is_due:
             records, self._records = self._records, []
@@ -160,15 +167,15 @@ class Announcer:
             self._beat_s = now_s
             waits = self._waits_now() if self._has_new_waits or is_due else None
             self._has_new_waits = False
-            yield Batch(self.origin, self._number, records, self._newly_served(), dict(self.wants), waits)
+            yield PeerBatch(self.origin, self._number, records, self._newly_served(), dict(self.wants), waits)
         if self._asked and now_s >= self._snapshot_s + _SNAPSHOT_EVERY_S:
             self._snapshot_s = now_s
             self._asked.clear()
             if self._gives_history:
                 self._gives_history = False
                 yield from self._histories()
-            running, served = [*self._running.values()], dict(self._served)
-            yield Snapshot(self.origin, self._number, running, served, self._waits_now())
+            running, served = self._running_now(), dict(self._served)
+            yield PeerSnapshot(self.origin, self._number, running, served, self._waits_now())
 
     @property
     def is_asked(self) -> bool:
@@ -177,7 +184,7 @@ class Announcer:
 
     def farewell(self) -> PeerMessage:
         """Return what is sent last."""
-        return Bye(self.origin)
+        return PeerBye(self.origin)
 
     def _add(self, record: PeerRecord) -> None:
         if not self._records:
@@ -190,6 +197,17 @@ class Announcer:
         self._charged.clear()
         return changed
 
+    def _running_now(self) -> list[SentRecord]:
+        """Return what runs, as far as one message has room for it: the last prompts without their hashes, if
+        those of all are longer than is read.
+        """
+        running: list[SentRecord] = []
+        num_bytes = 0
+        for record in islice(self._running.values(), MOST_RUNNING):
+            num_bytes += len(record.blocks)
+            running.append(record if num_bytes <= MOST_BYTES else replace(record, blocks=b""))
+        return running
+
     def _waits_now(self) -> dict[str, dict[str, int]]:
         """Return who waits for which worker, as far as one message has room for it."""
         return {
@@ -197,14 +215,14 @@ class Announcer:
             for worker, owners in islice(self.waiting.items(), _MOST_WAITING)
         }
 
-    def _histories(self) -> Iterator[History]:
-        prompts: list[Prompt] = []
+    def _histories(self) -> Iterator[PeerHistory]:
+        prompts: list[PastPrompt] = []
         num_bytes = 0
         for (worker, _, _), blocks in self._history.items():
-            prompts.append(Prompt(worker, blocks))
+            prompts.append(PastPrompt(worker, blocks))
             num_bytes += len(blocks)
             if num_bytes >= _AT_ONCE:
-                yield History(self.origin, prompts)
+                yield PeerHistory(self.origin, prompts)
                 prompts, num_bytes = [], 0
         if prompts:
-            yield History(self.origin, prompts)
+            yield PeerHistory(self.origin, prompts)

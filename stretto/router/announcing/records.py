@@ -6,7 +6,7 @@ from typing import Literal
 
 from stretto.cluster.prefix_hashes import pack_hashes
 from stretto.model.tasks import Usage
-from stretto.router.announcing.wire import MOST_LETTERS, Ended, Left, Sent
+from stretto.router.announcing.wire import EndedRecord, LeftRecord, SentRecord, short_name
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import RoutedRequest, Ticket, WorkerUsage
 
@@ -17,16 +17,16 @@ def sent_record(
     running: RunningAtWorker,
     worker: str,
     room: Literal["inside", "outside", "unknown"],
-) -> Sent:
+) -> SentRecord:
     """Return the record of a request that was sent to a worker with an address."""
     key, program, placed = request.key, request.program, running.placed
-    return Sent(
+    return SentRecord(
         running.ticket,
         ticket,
         worker,
-        _short(request.model),
-        _short(request.owner),
-        _short(program.shared or program.name),
+        short_name(request.model),
+        short_name(request.owner),
+        short_name(program.shared or program.name),
         program.has_returned,
         program.is_final,
         placed.num_tokens,
@@ -38,9 +38,11 @@ def sent_record(
     )
 
 
-def ended_record(running: RunningAtWorker, usage: WorkerUsage, *, is_timed: bool, was_refused: bool) -> Ended:
+def ended_record(
+    running: RunningAtWorker, usage: WorkerUsage, *, is_timed: bool, was_refused: bool
+) -> EndedRecord:
     """Return the record of an attempt that has ended, with believable counts."""
-    return Ended(
+    return EndedRecord(
         running.ticket,
         usage.num_prompt,
         usage.num_output,
@@ -51,17 +53,10 @@ def ended_record(running: RunningAtWorker, usage: WorkerUsage, *, is_timed: bool
     )
 
 
-def left_record(ticket: Ticket, usage: Usage | None, *, was_refused: bool) -> Left:
+def left_record(ticket: Ticket, usage: Usage | None, *, was_refused: bool) -> LeftRecord:
     """Return the record of a request that has left, with the counts of its answer if there was one."""
     if usage is None:
-        return Left(ticket, None, 0, 0, was_refused)
-    return Left(
+        return LeftRecord(ticket, None, 0, 0, was_refused)
+    return LeftRecord(
         ticket, usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_output_tokens, was_refused
     )
-
-
-def _short(name: str) -> str:
-    """Return a name that every router reads: clients may choose any, of any length."""
-    if len(name) > MOST_LETTERS:
-        name = name[:MOST_LETTERS]
-    return name if name.isascii() else name.encode("utf-8", "replace").decode()

@@ -26,6 +26,10 @@ MOST_RECORDS = 4096
 
 MOST_LETTERS = 512
 """Letters of a name; longer ones are cut."""
+MOST_RUNNING = 100_000
+"""Attempts of one router that count; more are left out."""
+MOST_OWNERS = 4096
+"""Owners whose work a router tells. Those who listen remember twice as many."""
 _Name = Annotated[str, Meta(max_length=MOST_LETTERS)]
 _Origin = Annotated[str, Meta(min_length=1, max_length=64)]
 _Count = Annotated[int, Meta(ge=0, le=2**40)]
@@ -33,7 +37,7 @@ _Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 _Blocks = Annotated[bytes, Meta(max_length=8_000_000)]
 
 
-class Sent(Struct, array_like=True, tag="sent", frozen=True):
+class SentRecord(Struct, array_like=True, tag="sent", frozen=True):
     """Record: a request was sent to a worker.
 
     Attributes:
@@ -63,7 +67,7 @@ class Sent(Struct, array_like=True, tag="sent", frozen=True):
     room: Literal["inside", "outside", "unknown"]
 
 
-class Ended(Struct, array_like=True, tag="ended", frozen=True):
+class EndedRecord(Struct, array_like=True, tag="ended", frozen=True):
     """Record: an attempt has ended. Counts are those that its worker told; None where it did not."""
 
     attempt: _Count
@@ -75,7 +79,7 @@ class Ended(Struct, array_like=True, tag="ended", frozen=True):
     was_refused: bool
 
 
-class Left(Struct, array_like=True, tag="left", frozen=True):
+class LeftRecord(Struct, array_like=True, tag="left", frozen=True):
     """Record: a request has left its router. Only those are told that the account of room knows."""
 
     request: _Count
@@ -85,15 +89,15 @@ class Left(Struct, array_like=True, tag="left", frozen=True):
     was_refused: bool
 
 
-PeerRecord: TypeAlias = Sent | Ended | Left
+PeerRecord: TypeAlias = SentRecord | EndedRecord | LeftRecord
 _Records = Annotated[list[PeerRecord], Meta(max_length=MOST_RECORDS)]
-_Served = Annotated[dict[_Name, _Seconds], Meta(max_length=8192)]
+_Served = Annotated[dict[_Name, _Seconds], Meta(max_length=2 * MOST_OWNERS)]
 
 
 _Waits = Annotated[dict[_Name, Annotated[dict[_Name, _Count], Meta(max_length=8192)]], Meta(max_length=8192)]
 
 
-class Batch(Struct, array_like=True, tag="batch", frozen=True):
+class PeerBatch(Struct, array_like=True, tag="batch", frozen=True):
     """Message: what has happened at a router since its last batch. Without records it is a sign of life.
 
     Attributes:
@@ -112,40 +116,47 @@ class Batch(Struct, array_like=True, tag="batch", frozen=True):
     waits: _Waits | None = None
 
 
-class Snapshot(Struct, array_like=True, tag="snapshot", frozen=True):
+class PeerSnapshot(Struct, array_like=True, tag="snapshot", frozen=True):
     """Message: all that runs of a router after the batch `number`."""
 
     origin: _Origin
     number: _Count
-    running: Annotated[list[Sent], Meta(max_length=100_000)]
+    running: Annotated[list[SentRecord], Meta(max_length=MOST_RUNNING)]
     served: _Served
     waits: _Waits
 
 
-class Prompt(Struct, array_like=True, frozen=True):
+class PastPrompt(Struct, array_like=True, frozen=True):
     """A prompt that a worker has got, and probably holds in its cache."""
 
     worker: _Name
     blocks: _Blocks
 
 
-class History(Struct, array_like=True, tag="history", frozen=True):
+class PeerHistory(Struct, array_like=True, tag="history", frozen=True):
     """Message: prompts that workers have got, the latest last."""
 
     origin: _Origin
-    prompts: Annotated[list[Prompt], Meta(max_length=100_000)]
+    prompts: Annotated[list[PastPrompt], Meta(max_length=100_000)]
 
 
-class Bye(Struct, array_like=True, tag="bye", frozen=True):
+class PeerBye(Struct, array_like=True, tag="bye", frozen=True):
     """Message: a router ends."""
 
     origin: _Origin
 
 
-PeerMessage: TypeAlias = Batch | Snapshot | History | Bye
+PeerMessage: TypeAlias = PeerBatch | PeerSnapshot | PeerHistory | PeerBye
 
 write_message = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(PeerMessage)
+
+
+def short_name(name: str) -> str:
+    """Return a name that every router reads: clients may choose any, of any length."""
+    if len(name) > MOST_LETTERS:
+        name = name[:MOST_LETTERS]
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
 def read_message(data: bytes) -> PeerMessage:
@@ -166,10 +177,10 @@ def read_message(data: bytes) -> PeerMessage:
 
 def _all_blocks(message: PeerMessage) -> list[bytes]:
     match message:
-        case Batch(records=records):
-            return [one.blocks for one in records if type(one) is Sent]
-        case Snapshot(running=running):
+        case PeerBatch(records=records):
+            return [one.blocks for one in records if type(one) is SentRecord]
+        case PeerSnapshot(running=running):
             return [one.blocks for one in running]
-        case History(prompts=prompts):
+        case PeerHistory(prompts=prompts):
             return [one.blocks for one in prompts]
     return []

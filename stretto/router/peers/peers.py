@@ -18,14 +18,16 @@ from dataclasses import dataclass, field
 from stretto.model.errors import BadReply
 from stretto.router.announcing.announcer import Announcer
 from stretto.router.announcing.wire import (
-    Batch,
-    Bye,
-    Ended,
-    History,
-    Left,
+    MOST_OWNERS,
+    MOST_RUNNING,
+    EndedRecord,
+    LeftRecord,
+    PeerBatch,
+    PeerBye,
+    PeerHistory,
     PeerRecord,
-    Sent,
-    Snapshot,
+    PeerSnapshot,
+    SentRecord,
     read_message,
 )
 from stretto.router.loads import RunningAtWorker
@@ -46,6 +48,7 @@ class Peer:
     Attributes:
         number: number of its last batch that was applied.
         is_behind: whether later ones are missing, so that a snapshot is wanted.
+        behind_s: when that was noticed.
         running: attempts that run there.
         served: seconds of work that owners have got of it, as it last said.
         waits: requests that wait there.
@@ -54,6 +57,7 @@ class Peer:
     origin: str
     number: int = 0
     is_behind: bool = False
+    behind_s: float = 0.0
     heard_s: float = 0.0
     running: dict[int, RunningAtWorker] = field(default_factory=dict)
     served: dict[str, float] = field(default_factory=dict)
@@ -66,6 +70,7 @@ class Peers:
     Attributes:
         announcer: the sending half.
         num_applied: number of records of peers that were applied.
+        hears_itself: whether its own messages come back, so that its own address is among those of peers.
 
     Args:
         announcer: the sending half, which asks for snapshots and gives them.
@@ -81,6 +86,7 @@ class Peers:
     ) -> None:
         self.announcer = announcer
         self.num_applied = 0
+        self.hears_itself = False
         self._requests = requests
         self._freed = freed
         self._keeps = False
@@ -104,18 +110,19 @@ class Peers:
         """Take a message; return the workers where something has ended."""
         message = read_message(data)
         if message.origin == self.announcer.origin:
+            self.hears_itself = True
             return ()
-        if isinstance(message, Bye):
+        if isinstance(message, PeerBye):
             gone = self._peers.get(message.origin)
             return () if gone is None else self._forget(gone, now_s)
         peer = self._peer(message.origin, now_s)
         peer.heard_s = now_s
         match message:
-            case Batch():
+            case PeerBatch():
                 return self._take_batch(peer, message, now_s)
-            case Snapshot():
+            case PeerSnapshot():
                 return self._take_snapshot(peer, message, now_s)
-            case History(prompts=prompts):
+            case PeerHistory(prompts=prompts):
                 for prompt in prompts:
                     self._requests.believe(prompt, now_s)
         return ()
@@ -126,6 +133,10 @@ class Peers:
         for peer in [one for one in self._peers.values() if now_s >= one.heard_s + SILENT_S]:
             freed += self._forget(peer, now_s)
         return self._freed([*freed, *self._keep_shares()], now_s)
+
+    def has_deaf(self, now_s: float) -> bool:
+        """Return whether a peer is heard that does not give what it is asked for, as it does not hear us."""
+        return any(one.is_behind and now_s >= one.behind_s + SILENT_S for one in self._peers.values())
 
     def _keep_shares(self) -> Collection[WorkerId]:
         """Keep free what peers are due of the workers; return those where less is kept than before."""
@@ -154,7 +165,7 @@ class Peers:
             peer = self._peers[origin] = Peer(origin, heard_s=now_s, served=served)
         return peer
 
-    def _take_batch(self, peer: Peer, batch: Batch, now_s: float) -> Collection[WorkerId]:
+    def _take_batch(self, peer: Peer, batch: PeerBatch, now_s: float) -> Collection[WorkerId]:
         if batch.waits is not None and batch.number >= peer.number:
             peer.waits = batch.waits
         if (history := batch.wants.get(self.announcer.origin)) is not None:
@@ -163,14 +174,14 @@ class Peers:
             return ()
         if peer.is_behind or not batch.records or batch.number > peer.number + 1:
             if not peer.is_behind:
-                peer.is_behind = True
+                peer.is_behind, peer.behind_s = True, now_s
                 self.announcer.want(peer.origin, history=peer.number == 0)
             return ()
         peer.number = batch.number
         self._charge(peer, batch.served)
         return self._apply(peer, batch.records, now_s)
 
-    def _take_snapshot(self, peer: Peer, snapshot: Snapshot, now_s: float) -> Collection[WorkerId]:
+    def _take_snapshot(self, peer: Peer, snapshot: PeerSnapshot, now_s: float) -> Collection[WorkerId]:
         if snapshot.number < peer.number:
             return ()
         is_new = peer.number == 0 and not peer.served
@@ -194,18 +205,20 @@ class Peers:
         for record in records:
             self.num_applied += 1
             match record:
-                case Sent():
+                case SentRecord():
                     if record.attempt not in peer.running:
                         self._start(peer, record, now_s)
-                case Ended(attempt=attempt):
+                case EndedRecord(attempt=attempt):
                     if (running := peer.running.pop(attempt, None)) is not None:
                         freed.append(running.worker)
                         self._requests.end(running, record, now_s)
-                case Left():
+                case LeftRecord():
                     self._requests.leave(peer.origin, record, now_s)
         return freed
 
-    def _start(self, peer: Peer, record: Sent, now_s: float) -> None:
+    def _start(self, peer: Peer, record: SentRecord, now_s: float) -> None:
+        if len(peer.running) >= MOST_RUNNING:
+            return
         self.announcer.remember(record)
         if (running := self._requests.start(peer.origin, record, now_s)) is not None:
             peer.running[record.attempt] = running
@@ -231,7 +244,9 @@ class Peers:
     def _charge(self, peer: Peer, served: dict[str, float]) -> None:
         """Charge owners for what they have got of a peer since it last said so."""
         for owner, seconds in served.items():
-            before = peer.served.get(owner, 0.0)
+            before = peer.served.pop(owner, 0.0)
             peer.served[owner] = seconds
+            if len(peer.served) > 2 * MOST_OWNERS:
+                del peer.served[next(iter(peer.served))]  # its router has forgotten it before
             if (more := seconds - before if seconds >= before else 0.0) > 0.0:
                 self._requests.charge(owner, more)

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 
-from stretto.cluster.placement import Choice, Dispatched, PlacementRequest, PromptKey, Purpose
-from stretto.cluster.placement import Ended as EndedThere
+from stretto.cluster.placement import Choice, Dispatched, Ended, PlacementRequest, PromptKey, Purpose
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.cluster.prompt_keys import BYTES
 from stretto.model.tasks import Usage
-from stretto.router.announcing.wire import Ended, Left, Prompt, Sent
+from stretto.router.announcing.wire import EndedRecord, LeftRecord, PastPrompt, SentRecord
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import BY_CLIENT, NamedProgram, RoutedRequest, Ticket, WorkerId, WorkerUsage
 from stretto.router.open_requests import UNKNOWN, OpenRequests
@@ -33,7 +32,7 @@ class PeerRequests:
         """The requests that the account of room knows, by router and number."""
         self._workers: dict[str, WorkerId] = {}
 
-    def start(self, origin: str, record: Sent, now_s: float) -> RunningAtWorker | None:
+    def start(self, origin: str, record: SentRecord, now_s: float) -> RunningAtWorker | None:
         """Count a request as running; return it, or None if its worker is not known here."""
         worker = self._worker(record.worker)
         if worker is None or self._open.loads.view(worker.id) is None:
@@ -52,7 +51,7 @@ class PeerRequests:
             self._enter(origin, record, key, worker.id, now_s)
         return self._open.loads.start(ticket, placed, choice, now_s, model)
 
-    def end(self, running: RunningAtWorker, record: Ended | None, now_s: float) -> None:
+    def end(self, running: RunningAtWorker, record: EndedRecord | None, now_s: float) -> None:
         """Count a request as ended; `record` is None if nothing is known of how."""
         if record is None:
             self._open.loads.end(running, UNKNOWN, now_s, is_timed=False)
@@ -60,7 +59,7 @@ class PeerRequests:
         usage = WorkerUsage(record.num_prompt, record.num_output, record.num_cached, record.is_older_api)
         self._open.loads.end(running, usage, now_s, is_timed=record.is_timed, was_refused=record.was_refused)
 
-    def leave(self, origin: str, record: Left, now_s: float) -> None:
+    def leave(self, origin: str, record: LeftRecord, now_s: float) -> None:
         """Note that a request has left its router."""
         usage = None
         if record.num_prompt is not None:
@@ -73,14 +72,14 @@ class PeerRequests:
         for one in gone:
             self._leave(one, None, now_s, was_refused=False)
 
-    def believe(self, prompt: Prompt, now_s: float) -> None:
+    def believe(self, prompt: PastPrompt, now_s: float) -> None:
         """Believe that a worker holds a prompt that it has got at some time."""
         worker, key = self._worker(prompt.worker), _key_of(prompt.blocks)
         if worker is None or key is None or self._open.loads.view(worker.id) is None:
             return
         placed = PlacementRequest(len(key.blocks) * key.block_tokens, keys={BYTES.name: key})
         self._open.placement.observe(Dispatched(worker.id, placed, now_s))
-        self._open.placement.observe(EndedThere(worker.id, placed))
+        self._open.placement.observe(Ended(worker.id, placed))
 
     def charge(self, owner: str, seconds: float) -> None:
         """Charge an owner for work that it has got of another router."""
@@ -123,7 +122,7 @@ class PeerRequests:
         assert all(ticket < 0 for ticket in tickets)
 
     def _enter(
-        self, origin: str, record: Sent, key: PromptKey | None, worker: WorkerId, now_s: float
+        self, origin: str, record: SentRecord, key: PromptKey | None, worker: WorkerId, now_s: float
     ) -> None:
         if (known := self._known.get((origin, record.request))) is not None:
             self._open.room.sent(known[0], worker)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto.model.nearest_name import check_name
-from stretto.model.user_files import is_in_file, maker_in_file
+from stretto.model.user_files import is_in_file
 from stretto.sched.orders.arrival import PerInvocation, Throughput
 from stretto.sched.orders.least_work import LeastWork
 from stretto.sched.orders.order import NewOrder
+from stretto.sched.orders.own_order import order_in_file
 from stretto.sched.orders.programs_first import ProgramsFirst
 from stretto.sched.orders.rounds import TopologyAware
 
@@ -29,10 +30,13 @@ GONE_ORDERS: Mapping[str, str] = {"critical_path": "topology_aware", "oldest_que
 
 def order_of(name: str, known: Mapping[str, NewOrder] = ORDERS) -> NewOrder:
     """Return what makes an order: one of a vocabulary by its name, or the class or function that FILE.py:NAME
-    names. Raises ConfigError if there is none.
+    names, which is replaced by the order of arrival if it raises.
+
+    Raises:
+        ConfigError: there is none of that name, or what the file names makes no order.
     """
     if is_in_file(name):
-        return maker_in_file(name, "policy")
+        return order_in_file(name)
     check_name("policy", name, known, GONE_ORDERS)
     return known[name]
 
