@@ -166,11 +166,14 @@ vectors = OpenAILikeEmbedding(model_name="embedding", api_base=url, api_key="non
 assert len(vectors.get_text_embedding("a")) == 384
 """
 _PYDANTIC_AI = """
-from pydantic_ai import Agent, NativeOutput
+from pydantic_ai import Agent, NativeOutput, Tool
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 settings = {"temperature": 0, "max_tokens": 128}
+
+async def at_first(run, definition):
+    return definition if run.run_step == 1 else None
 
 async def main():
     model = OpenAIChatModel("llm", provider=OpenAIProvider(base_url=url, api_key="none"))
@@ -181,7 +184,10 @@ async def main():
     for output in (Paint, NativeOutput(Paint)):
         found = await Agent(model, output_type=output, model_settings=settings).run("Paint.")
         assert isinstance(found.output, Paint)
-    with_tools = Agent(model, output_type=Paint, tools=[weather], model_settings=settings)
+    assert (await Agent(model, tools=[weather], model_settings=settings).run("The weather?")).output
+    # The client requires a call in each request, and a small model may call the same tool each time.
+    once = Tool(weather, prepare=at_first)
+    with_tools = Agent(model, output_type=Paint, tools=[once], model_settings=settings)
     assert isinstance((await with_tools.run("The weather?")).output, Paint)
     newer = OpenAIResponsesModel("llm", provider=OpenAIProvider(base_url=url, api_key="none"))
     found = await Agent(newer, output_type=NativeOutput(Paint), model_settings=settings).run("Paint.")

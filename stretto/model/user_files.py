@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from stretto.model.errors import ConfigError, StrettoError
-from stretto.model.foreign import described
+from stretto.model.foreign import described, raised
 
 
 def is_in_file(name: str) -> bool:
@@ -61,6 +61,6 @@ def run_file(path: Path, asked: str) -> ModuleType:
         spec.loader.exec_module(module)
     except StrettoError:
         raise
-    except (Exception, SystemExit) as error:  # the file is a user's
+    except raised() as error:  # the file is a user's
         raise ConfigError(f"{asked}: {path} raised {described(error)}") from error
     return module

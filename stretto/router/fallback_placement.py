@@ -12,6 +12,7 @@ from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.model.errors import InternalError
+from stretto.model.foreign import raised
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class FallbackPlacement(Placement):
         """Return how loaded an instance is, as the policy measures it."""
         try:
             return self._placement.load(instance)
-        except Exception as error:
+        except raised() as error:
             return self._replace(error).load(instance)
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
@@ -47,7 +48,7 @@ class FallbackPlacement(Placement):
             if choice is not None and instances.get(choice.instance) is None:
                 raise InternalError(f"it chose instance {choice.instance}, which is not in the table")
             return choice
-        except Exception as error:
+        except raised() as error:
             placement = self._replace(error)
             for view in instances:
                 instances.changed(view.id)
@@ -57,10 +58,10 @@ class FallbackPlacement(Placement):
         """Show the policy an event."""
         try:
             self._placement.observe(event)
-        except Exception as error:
+        except raised() as error:
             self._replace(error)
 
-    def _replace(self, error: Exception) -> Placement:
+    def _replace(self, error: BaseException) -> Placement:
         """Put `least_loaded` in the place of the policy; an error of `least_loaded` itself is raised."""
         if isinstance(self._placement, LeastLoaded):
             raise error

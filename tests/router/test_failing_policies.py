@@ -45,7 +45,7 @@ class Breaking(Placement):
         if method == self.method:
             self.num_good -= 1
             if self.num_good < 0:
-                raise ValueError(f"{method} is broken")
+                raise (SystemExit if method == "choose" else ValueError)(f"{method} is broken")
 
 
 @pytest.mark.parametrize("binds", ["late", "early", "final"])

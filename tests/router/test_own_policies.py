@@ -77,6 +77,21 @@ def half(*_):
     return object()
 
 
+def ends(*_):
+    raise SystemExit(3)
+
+
+class Unloaded(Last):
+    @property
+    def load(self):
+        raise ZeroDivisionError("later")
+
+
+class Ends(PerInvocation):
+    def take(self, to_fill, fits, now_s):
+        raise SystemExit(3)
+
+
 NOTHING = None
 '''
 
@@ -139,7 +154,7 @@ def test_an_engines_file_names_them_and_a_simulation_uses_them(file: str, tmp_pa
     assert used == {1}
 
 
-@pytest.mark.parametrize("order", ["Raises", "Forgets", "Elsewhere"])
+@pytest.mark.parametrize("order", ["Raises", "Ends", "Forgets", "Elsewhere"])
 def test_an_order_that_fails_at_a_router_is_replaced_and_all_are_answered(
     file: str, order: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,6 +183,7 @@ def test_an_order_that_fails_at_an_engine_is_replaced(file: str, order: str) -> 
     [
         ("broken", "it raised ZeroDivisionError"),
         ("half", "what it makes has no method 'add'"),
+        ("ends", "it raised SystemExit: 3"),
         ("NOTHING", "must be a class, or a function, that makes the order"),
     ],
 )
@@ -181,6 +197,8 @@ def test_what_makes_no_order_is_refused_with_the_settings(file: str, name: str, 
     [
         ("broken", "it raised ZeroDivisionError"),
         ("half", "what it makes has no 'binds'"),
+        ("ends", "it raised SystemExit: 3"),
+        ("Unloaded", "it raised ZeroDivisionError: later"),
         ("NOTHING", "must be a class, or a function, that makes the placement"),
         ("Missing", "must be a class, or a function, that makes the placement"),
     ],

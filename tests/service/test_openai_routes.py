@@ -322,6 +322,30 @@ def test_what_tools_returned_stands_in_the_next_prompt(http: httpx.Client, desk:
 
 
 @pytest.mark.usefixtures("able")
+@pytest.mark.parametrize(("choice", "may_answer"), [("auto", True), (None, True), ("required", False)])
+def test_after_results_a_model_may_answer_unless_a_call_is_required(
+    http: httpx.Client, desk: Desk, choice: str | None, may_answer: bool
+) -> None:
+    llguidance = pytest.importorskip("llguidance")
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [
+        *HI,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    ]
+    http.post(CHAT, json={"messages": messages, "tools": [WEATHER], "tool_choice": choice})
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(str(desk.decodes[-1].json_schema))
+
+    def may_write(text: str) -> bool:
+        matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar, log_level=0)
+        return bool(matcher.try_consume_tokens([*text.encode()]) == len(text) and matcher.is_accepting())
+
+    assert may_write('{"tool_calls": [{"name": "weather", "arguments": {}}]}')
+    assert may_write('{"answer": "It rains."}') is may_answer
+    assert not may_write('{"tool_calls": []}')
+
+
+@pytest.mark.usefixtures("able")
 def test_a_schema_of_the_answer_reaches_the_engine(http: httpx.Client, desk: Desk) -> None:
     form = {
         "type": "json_schema",

@@ -12,7 +12,7 @@ from stretto.cluster.placements.parrot import Parrot
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.errors import ConfigError
-from stretto.model.foreign import described
+from stretto.model.foreign import described, raised
 from stretto.model.nearest_name import check_name
 from stretto.model.user_files import is_in_file, maker_in_file
 
@@ -49,12 +49,13 @@ def placement_of(
         check_name("placement", name, known, GONE_PLACEMENTS)
         return known[name]
     made: Callable[[], Placement] = maker_in_file(name, "placement")
+    wanted = ("binds", "uses_keys", "load", "choose", "observe")
     try:
         policy = made()
-    except Exception as error:  # it is a user's
+        lacks = [one for one in wanted if not hasattr(policy, one)]
+    except raised() as error:  # it is a user's
         raise ConfigError(f"placement {name}: it raised {described(error)}") from error
-    wanted = ("binds", "uses_keys", "load", "choose", "observe")
-    if lacks := [one for one in wanted if not hasattr(policy, one)]:
+    if lacks:
         raise ConfigError(f"placement {name}: what it makes has no {lacks[0]!r}; derive it from Placement")
     return made
 

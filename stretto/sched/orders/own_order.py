@@ -7,7 +7,7 @@ import math
 import reprlib
 
 from stretto.model.errors import ConfigError, InternalError
-from stretto.model.foreign import described
+from stretto.model.foreign import described, raised
 from stretto.model.user_files import maker_in_file
 from stretto.sched.orders.arrival import PerInvocation
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
@@ -26,9 +26,10 @@ def order_in_file(name: str) -> NewOrder:
     made: NewOrder = maker_in_file(name, "order")
     try:
         order = made(OrderConfig())
-    except Exception as error:  # it is a user's
+        lacks = [one for one in _METHODS if not callable(getattr(order, one, None))]
+    except raised() as error:  # it is a user's
         raise ConfigError(f"order {name}: it raised {described(error)}") from error
-    if lacks := [one for one in _METHODS if not callable(getattr(order, one, None))]:
+    if lacks:
         raise ConfigError(f"order {name}: what it makes has no method {lacks[0]!r}; it needs those of Order")
     return lambda config: OwnOrder(made, name, config)
 
@@ -52,7 +53,7 @@ class OwnOrder:
         """Add an entry to those that this queue order sorts."""
         try:
             self._order.add(entry)
-        except Exception as error:
+        except raised() as error:
             self._replace(error).add(entry)
         self._waiting[entry] = None
 
@@ -61,7 +62,7 @@ class OwnOrder:
         del self._waiting[entry]
         try:
             self._order.remove(entry)
-        except Exception as error:
+        except raised() as error:
             self._replace(error)
         entry.lo = entry.hi
 
@@ -71,7 +72,7 @@ class OwnOrder:
             chosen = self._order.take(to_fill, fits, now_s)
             self._check(chosen)
             return chosen
-        except Exception as error:
+        except raised() as error:
             return self._replace(error).take(to_fill, fits, now_s)
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
@@ -83,7 +84,7 @@ class OwnOrder:
             self._order.taken(entry, num_items)
             if entry.lo != lo:
                 raise InternalError(f"taken() left the entry's `lo` at {entry.lo} instead of {lo}")
-        except Exception as error:
+        except raised() as error:
             entry.lo = lo
             self._replace(error)
 
@@ -91,7 +92,7 @@ class OwnOrder:
         """Record that items `lo` to `hi` of an entry, which were taken, run now or were given up."""
         try:
             self._order.started(entry, lo, hi)
-        except Exception as error:
+        except raised() as error:
             self._replace(error)
 
     def rank(self, entry: QueueEntry) -> Rank:
@@ -99,7 +100,7 @@ class OwnOrder:
         try:
             first, *others = self._order.rank(entry)
             return (float(first), *others)
-        except Exception as error:
+        except raised() as error:
             return self._replace(error).rank(entry)
 
     def _check(self, chosen: object) -> None:
@@ -112,7 +113,7 @@ class OwnOrder:
                 return
         raise InternalError(f"it chose {reprlib.repr(chosen)}, which does not wait")
 
-    def _replace(self, error: Exception) -> Order:
+    def _replace(self, error: BaseException) -> Order:
         """Put the order of arrival in the place of the user's, with all that waits; an error of the order of
         arrival itself is raised.
         """
