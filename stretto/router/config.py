@@ -276,7 +276,8 @@ class RouterConfig:
         """Check the addresses of routers before the same workers. Raises ConfigError."""
         addresses = self.peer if self.announce is None else (self.announce, *self.peer)
         for address in addresses:
-            if not isinstance(address, str) or not _ENDPOINT.fullmatch(address):
+            found = _ENDPOINT.fullmatch(address) if isinstance(address, str) else None
+            if found is None or int((found[1] or "0").replace("*", "0")) > 65535:
                 raise ConfigError(
                     f"router: {address!r:.200} is no address of a router; it must be tcp://HOST:PORT or ipc://PATH"
                 )
