@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import runpy
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from support.local_models import models_loaded_once
 from support.openai_stub import OpenAIStub, Reply
+from support.routing import routing, run, until
 
 from benchmarks.common.mini_model import MINI
 from stretto import DEFAULT, load_documents
@@ -212,6 +214,32 @@ def test_own_parts(capsys: pytest.CaptureFixture[str]) -> None:
         "['salut monde', 'the monde']",
         "{'texts': ['salut monde', 'the monde']} after 0.005 simulated seconds",
     ]
+
+
+def test_own_policies() -> None:
+    """The shortest prompt goes first, to the worker that joined last."""
+    example = EXAMPLES / "own_policies.py"
+
+    async def main() -> None:
+        settings: dict[str, Any] = {
+            "placement": f"{example}:LastWithRoom",
+            "order": f"{example}:ShortestFirst",
+        }
+        async with routing("waits", "waits", num_slots=1, **settings) as at:
+            running = [asyncio.create_task(at.ask()) for _ in range(2)]
+            await until(lambda: [len(server.asked) for server in at.servers] == [1, 1])
+            waiting = [asyncio.create_task(at.ask(prompt=letter * 999)) for letter in "ab"]
+            await until(lambda: at.router_state.view.num_waiting == 2)
+            waiting.append(asyncio.create_task(at.ask(prompt="c")))
+            await until(lambda: at.router_state.view.num_waiting == 3)
+            at.servers[1].go_on.set()
+            await until(lambda: len(at.servers[1].asked) >= 2)
+            assert json.loads(at.servers[1].asked[1].body)["prompt"] == "c"
+            at.servers[0].go_on.set()
+            for answer in await asyncio.gather(*running, *waiting):
+                assert answer.status_code == 200
+
+    run(main())
 
 
 def test_every_example_has_a_test() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.pages import CLONE
-from support.routing import routing, run, until
+from support.routing import routing, run
 from support.runtime_engines import COMPLETE
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
@@ -109,31 +106,6 @@ def test_a_router_places_and_orders_by_ones_own(file: str) -> None:
             for _ in range(4):
                 assert (await at.ask()).status_code == 200
             assert [len(server.asked) for server in at.servers] == [0, 4]
-
-    run(main())
-
-
-def test_the_example_serves_the_shortest_prompt_first() -> None:
-    example = CLONE / "examples" / "own_policies.py"
-
-    async def main() -> None:
-        settings: dict[str, Any] = {
-            "placement": f"{example}:LastWithRoom",
-            "order": f"{example}:ShortestFirst",
-        }
-        async with routing("waits", "waits", num_slots=1, **settings) as at:
-            running = [asyncio.create_task(at.ask()) for _ in range(2)]
-            await until(lambda: [len(server.asked) for server in at.servers] == [1, 1])
-            waiting = [asyncio.create_task(at.ask(prompt=letter * 999)) for letter in "ab"]
-            await until(lambda: at.router_state.view.num_waiting == 2)
-            waiting.append(asyncio.create_task(at.ask(prompt="c")))
-            await until(lambda: at.router_state.view.num_waiting == 3)
-            at.servers[1].go_on.set()
-            await until(lambda: len(at.servers[1].asked) >= 2)
-            assert json.loads(at.servers[1].asked[1].body)["prompt"] == "c"
-            at.servers[0].go_on.set()
-            for answer in await asyncio.gather(*running, *waiting):
-                assert answer.status_code == 200
 
     run(main())
 
