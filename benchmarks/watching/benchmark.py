@@ -11,11 +11,13 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
 from benchmarks.router.contestants import Contestant, Running, origins, running
 from benchmarks.router.load import bodies, load
+from stretto.model.extras import imports_of
 
 COST = "processor time of a door by what looks at it"
 MAX_COST = 0.05
@@ -37,7 +39,13 @@ QUICK = WatchingSize(rounds=2, requests=300, streams=4)
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
-    """Run the benchmark: about three minutes, or some seconds if `quick`."""
+    """Run the benchmark: about three minutes, or some seconds if `quick`.
+
+    Raises:
+        ConfigError: the extra "otel" is not installed.
+    """
+    with imports_of("otel", "bench watching"):
+        import_module("stretto.operate.otel")
     return measure(QUICK if options.quick else WatchingSize(), options)
 
 
