@@ -11,7 +11,7 @@ from stretto.model.errors import ConfigError, EngineUnavailable
 from stretto.model.extras import check_installed, imports_of
 
 if TYPE_CHECKING:
-    from stretto.planner.running.run import OnProgress, RunOutcome
+    from stretto.planner.running.run import RunOutcome
     from stretto.planner.running.unplanned_run import OfflineJob
     from stretto.service.serve import ServedParts
 
@@ -24,13 +24,16 @@ def run_at_servers(
     urls: Sequence[str],
     engines: Path | None,
     say: Callable[[str], None],
-    on_progress: OnProgress,
+    on_progress: Callable[[int, int, str], None],
     *,
     is_app: bool,
-) -> RunOutcome:
+) -> tuple[RunOutcome, str]:
     """Answer the requests of a job at servers that run already, by a service that listens nowhere.
 
+    Return how that went, and what is to be said of servers that went away.
+
     Args:
+        on_progress: an `OnProgress` that is told of such servers too.
         urls: addresses of servers.
         engines: file with more of them, and with engines.
         is_app: whether the nodes are those of an application, each of which needs a model that is there. A
@@ -65,8 +68,12 @@ def _parts(urls: Sequence[str], engines: Path | None) -> ServedParts:
 
 
 async def _run(
-    job: OfflineJob, parts: ServedParts, say: Callable[[str], None], on_progress: OnProgress, is_app: bool
-) -> RunOutcome:
+    job: OfflineJob,
+    parts: ServedParts,
+    say: Callable[[str], None],
+    on_progress: Callable[[int, int, str], None],
+    is_app: bool,
+) -> tuple[RunOutcome, str]:
     from stretto.operate.watch import Watch
     from stretto.planner.running.unplanned_run import answer_all
     from stretto.service.batches.calls_at_service import CallsAtService, ServersOfRun, served_models
@@ -82,6 +89,9 @@ async def _run(
                 raise EngineUnavailable(f"server {worker.config.url} is not up: {worker.reason}")
         if is_app:
             job.check(await served_models(service.app, tenant), "models of the servers")
-        return await answer_all(
-            job, "servers", partial(CallsAtService, service.app, tenant, servers), on_progress
-        )
+        caller_of = partial(CallsAtService, service.app, tenant, servers)
+
+        def show(num_ended: int, num_left: int) -> None:
+            on_progress(num_ended, num_left, servers.losses())
+
+        return await answer_all(job, "servers", caller_of, show), servers.losses()

@@ -28,6 +28,7 @@ def run_plan(given: RunPlanOptions) -> None:
     """
     _check(given)
     from rich.console import Console
+    from rich.markup import escape
 
     from stretto.cli.progress import bar
     from stretto.planner.plan_files import read_application
@@ -46,9 +47,12 @@ def run_plan(given: RunPlanOptions) -> None:
         forecast = Forecast(time.monotonic)
         calls = progress.add_task("calls", total=None)
 
-        def show(num_ended: int, num_left: int) -> None:
+        def show(num_ended: int, num_left: int, losses: str = "") -> None:
             text, total = forecast.text(num_ended, num_left), num_ended + num_left
-            progress.update(calls, description=text, completed=num_ended, total=total)
+            told = escape("; ".join(filter(None, (text, losses))))
+            progress.update(calls, description=told, completed=num_ended, total=total)
+
+        losses = ""
 
         if given.is_at_servers:
             from stretto.cli.run_at_servers import run_at_servers
@@ -56,12 +60,13 @@ def run_plan(given: RunPlanOptions) -> None:
 
             files = given.out, given.failures_file, given.journal_file
             job = OfflineJob(application, asked, *files)
-            outcome = run_at_servers(job, given.url, given.engines, say, show, is_app=given.app is not None)
+            is_app = given.app is not None
+            outcome, losses = run_at_servers(job, given.url, given.engines, say, show, is_app=is_app)
         else:
             from stretto.cli.run_planned import run_planned
 
             outcome = run_planned(given, application, asked, forecast, say, show)
-    _say(errors, outcome, forecast)
+    _say(errors, outcome, losses, forecast)
     if outcome.num_failed:
         raise typer.Exit(1)
 
@@ -116,12 +121,14 @@ def _check_at_servers(given: RunPlanOptions) -> None:
             raise UserError(f"{option}: has no use with servers that run already; leave it out")
 
 
-def _say(errors: Console, outcome: RunOutcome, forecast: Forecast) -> None:
+def _say(errors: Console, outcome: RunOutcome, losses: str, forecast: Forecast) -> None:
     """Say how the run went."""
     parts = [f"{outcome.num_answered} requests answered"]
     if outcome.num_failed:
         parts.append(f"{outcome.num_failed} failed; the same command tries them again")
     if outcome.num_resumed:
         parts.append(f"{outcome.num_resumed} calls were answered before")
+    if losses:
+        parts.append(losses)
     parts.append(forecast.summary())
     errors.print("; ".join(parts), highlight=False, soft_wrap=True, markup=False)

@@ -15,6 +15,7 @@ import msgspec
 from stretto.model.errors import BadReply, BadServer, EngineUnavailable
 from stretto.router.messages import WorkerUsage
 from stretto.wire.errors import raise_for_event
+from stretto.wire.paths import GENERATE
 
 _MAX_HELD = 1_000_000
 """Bytes of an event that are held back; a longer one is passed on in parts."""
@@ -42,6 +43,9 @@ _LAST = re.compile(
 _PAGE_KINDS = b"text/html", b"application/xhtml"
 _PAGE = re.compile(rb"<(?:!doctype html|html)", re.IGNORECASE)
 _DATA = re.compile(rb"^data: ?(.*)", re.MULTILINE)
+_WITH_CHOICES = frozenset(f"/{path}" for path in GENERATE.values())
+"""Paths of which each answer has choices."""
+_NO_BODY, _NO_CHOICES = "its answer is empty, cut or a web page", "its answer has no choices"
 _A_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\{')
 _NOTHING = b"", b"null", b"[DONE]"
 """First events of streams that bring no answer."""
@@ -98,16 +102,21 @@ def is_page(kind: bytes) -> bool:
     return kind.lower().startswith(_PAGE_KINDS)
 
 
-def is_answer(kind: bytes, body: bytes) -> bool:
-    """Return whether the body of a good answer, with a content type, may be one of the API: a page, and JSON
-    that is empty or cut or has no choice, are none.
+def why_none(path: str, kind: bytes, body: bytes) -> str:
+    """Return why the body of a good answer to a request for a path, with a content type, is none of the API:
+    a page, and JSON that is empty or cut or has no choice, are none. "" if it may be one.
     """
     body = body.strip()
-    if not kind or kind.lower().startswith(b"application/json"):
-        is_whole = len(body) > len(b"{}") and body[:1] + body[-1:] in (b"{}", b"[]")
-        is_usual = len(body) > _MAX_REPORT_BYTES or _A_CHOICE.search(body) or b'"choices"' not in body
-        return is_whole and (bool(is_usual) or body[:1] == b"[" or _has_choices(body))
-    return not (kind.lower().startswith(b"text/") and _PAGE.match(body))
+    if kind and not kind.lower().startswith(b"application/json"):
+        return _NO_BODY if kind.lower().startswith(b"text/") and _PAGE.match(body) else ""
+    if len(body) <= len(b"{}") or body[:1] + body[-1:] not in (b"{}", b"[]"):
+        return _NO_BODY
+    must = path in _WITH_CHOICES
+    if b'"choices"' in body:
+        is_usual = len(body) > _MAX_REPORT_BYTES or _A_CHOICE.search(body) is not None
+    else:
+        is_usual = not must
+    return "" if is_usual or (body[:1] == b"[" and not must) or _has_choices(body, must) else _NO_CHOICES
 
 
 class _Choice(msgspec.Struct):
@@ -116,17 +125,21 @@ class _Choice(msgspec.Struct):
 
 class _Choices(msgspec.Struct):
     choices: list[_Choice] | msgspec.UnsetType = msgspec.UNSET
+    error: object = None
 
 
 _CHOICES = msgspec.json.Decoder(_Choices)
 
 
-def _has_choices(body: bytes) -> bool:
-    """Return whether a body is JSON whose `choices`, if it has the field, are a list with objects."""
+def _has_choices(body: bytes, must: bool) -> bool:
+    """Return whether a body is JSON whose `choices` are a list with objects. It needs the field only if it
+    `must` have it and reports no error.
+    """
     try:
-        return _CHOICES.decode(body).choices != []
+        found = _CHOICES.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return False
+    return found.choices != [] and not (must and found.choices is msgspec.UNSET and not found.error)
 
 
 def reported_failure(body: bytes) -> str:

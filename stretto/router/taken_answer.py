@@ -16,7 +16,7 @@ from stretto.http.client.headers import Headers, value_of
 from stretto.http.head import answer_head
 from stretto.model.errors import EngineFailure, EngineUnavailable
 from stretto.router.answer_owner import AnswerOwner
-from stretto.router.answers import UsageReader, is_answer, is_page, reported_failure
+from stretto.router.answers import UsageReader, is_page, reported_failure, why_none
 from stretto.router.passed_stream import PassedStream
 from stretto.router.resumption import resumable
 from stretto.router.stored_names import made_id
@@ -213,9 +213,8 @@ class TakenAnswer:
             exchange.refused_by_worker(answer.status, "", retry_after_s(answer))
             return
         if self._should_be_good(answer):
-            is_one = is_answer(value_of(answer.headers, b"content-type") or b"", body)
-            reason = reported_failure(body) if is_one else "its answer is empty, cut or a web page"
-            if reason:
+            kind = value_of(answer.headers, b"content-type") or b""
+            if reason := reported_failure(body) or why_none(exchange.request.path, kind, body):
                 self._leave_worker(answer, reason, status=502)
                 return
         usage = UsageReader()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.progress import Progress
 from support.command_line import CommandLine
 from support.emulated import MODEL, emulating, fleet_of
+from support.routing import StubServer
 
 from stretto.cli.served_workers import pool_of
 from stretto.emulate.fleet import check_fleet
@@ -192,6 +197,65 @@ def test_servers_that_are_away_and_options_of_others_are_refused(
     assert "http://127.0.0.1:9 is not up" in stretto.refuses(*command, code=1)
     assert "--machine: has no use" in stretto.refuses(*command, "--machine", "4xA100-80G")
     assert "--serve: has no use" in stretto.refuses(*command, "--serve", "vllm")
+
+
+@contextmanager
+def stubs(*modes: str) -> Iterator[list[StubServer]]:
+    """Run servers of the model "m" on a thread of their own, which behave as their modes say."""
+    loop, found = asyncio.new_event_loop(), [StubServer(mode) for mode in modes]
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        for one in found:
+            asyncio.run_coroutine_threadsafe(one.open(), loop).result(60)
+        yield found
+    finally:
+        for one in found:
+            loop.call_soon_threadsafe(one.kill)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()
+
+
+def test_servers_that_went_away_are_told_of(
+    stretto: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(Progress, "update", lambda self, task, **fields: shown.append(fields["description"]))
+    requests = write(tmp_path / "in.jsonl", {f"q{at}": (CHAT, chat("m")) for at in range(40)})
+    command = ["run-plan", "--requests", requests, "--out", tmp_path / "out"]
+    with stubs("dies", "well") as (dying, well):
+        ended = stretto(*command, "--url", dying.url, "--url", well.url)
+    assert ended.code == 0, ended
+    assert len(results(tmp_path / "out")) == 40
+    found = re.search(
+        r"40 requests answered; 1 of 2 servers of 'm' went away \((\S+): .+\); "
+        r"(\d+) requests were asked again; took",
+        ended.err,
+    )
+    assert found is not None, ended.err
+    assert found[1] == dying.url
+    assert 1 <= len(dying.asked) <= int(found[2]) <= 40
+    assert any("1 of 2 servers of 'm' went away (" in text for text in shown)
+
+
+@pytest.mark.parametrize("others", [[], ["well"]])
+def test_a_reply_without_choices_is_no_answer(
+    others: list[str], stretto: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stretto.service.batches.line_caller._PAUSE_S", 0.0)
+    requests = write(tmp_path / "in.jsonl", {"a": (CHAT, chat("m")), "b": (CHAT, chat("m"))})
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 10\r\n\r\n"
+    with stubs("raw", *others) as servers:
+        servers[0].raw = head + b'{"foo": 1}'
+        urls = [part for one in servers for part in ("--url", one.url)]
+        ended = stretto("run-plan", "--requests", requests, "--out", tmp_path / "out", *urls)
+        assert servers[0].asked
+    answered, failed = results(tmp_path / "out"), results(tmp_path / "out.failed")
+    assert (len(answered), len(failed)) == ((2, 0) if others else (0, 2)), ended
+    for line in failed.values():
+        assert line["response"]["status_code"] == 502
+        assert "its answer has no choices" in line["response"]["body"]["error"]["message"]
 
 
 @pytest.mark.long

@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from stretto.model.errors import EngineUnavailable, Overloaded, StrettoError
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.calls import CallBook
+from stretto.planner.running.model_queues import ModelQueues
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
+from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import RunOutcome
+from stretto.planner.running.run_request import PromptMessage, RunRequest
 from stretto.planner.running.unplanned_run import OfflineJob, answer_all
 
 NUM = 12
@@ -99,6 +103,39 @@ def test_what_others_can_answer_is_answered_before_a_run_gives_up(tmp_path: Path
     assert not wanted.failures.read_text("utf-8"), "nothing has failed"
     again = job(tmp_path, "abc")
     assert Servers(again).run(again) == RunOutcome(2 * NUM, 3 * NUM, 0)
+
+
+def test_calls_of_an_absent_model_take_no_places_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stretto.planner.running.model_queues._MOST_QUEUED", 9)
+    wanted = job(tmp_path, "abc")
+    servers = Servers(wanted, away="a")
+    with pytest.raises(EngineUnavailable, match="12 calls of 12 requests are left"):
+        servers.run(wanted)
+    assert sorted(servers.answered) == ["b"] * NUM + ["c"] * NUM, "they stand behind 12 calls for 3 places"
+
+
+def test_models_share_the_places_of_calls_that_are_read_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stretto.planner.running.model_queues._MOST_QUEUED", 9)
+    nodes = [ModelNode("all", "a", 5), ModelNode("other", "b", 5)]
+    asked = [
+        RunRequest(AppRequest(f"r{at}", 1, nodes=of), (PromptMessage(None, f"question {at}"),))
+        for at, of in enumerate([("all",)] * 3 + [()] * 9 + [("other",)] * 3)
+    ]
+    app = Application("two", nodes)
+    queues = ModelQueues(app, CallBook(app, stored(asked)))
+
+    def taken(model: str) -> list[int]:
+        return [call.request for call in iter(lambda: queues.take(model), None)]
+
+    assert taken("b") == [3, 4, 5, 6, 12, 13, 14], "what needs the other model too waits for places there"
+    assert len(queues.waiting["a"]) == 4
+    assert taken("a") == [3, 4, 5, 6, 0, 1, 2, 7, 8, 9, 10], "and is read when there are some"
+    assert taken("b") == [7, 8, 9, 10, 11]
+    assert taken("a") == [11]
 
 
 def test_a_busy_model_holds_up_no_other(tmp_path: Path) -> None:

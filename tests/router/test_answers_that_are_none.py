@@ -9,7 +9,7 @@ import json
 import pytest
 from support.routing import COUNTS, DONE, EVENTS, STREAM, WHOLE, Routing, routing, run
 
-from stretto.router.answers import ends_stream, failed_start, is_answer, reported_failure
+from stretto.router.answers import ends_stream, failed_start, reported_failure, why_none
 
 LOADING = b'{"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}'
 WRONG = b'{"error": {"message": "too long", "type": "invalid_request_error", "code": 400}}'
@@ -55,6 +55,7 @@ async def answers(at: Routing, raw: bytes, num: int, *, stream: bool, hangs_up: 
         whole(b""),
         whole(b"null"),
         whole(b"{}"),
+        whole(b'{"foo": 1}'),
         whole(b'{"id":"x","choices":[]}'),
         whole(b'{"choices" : null, "usage":{"completion_tokens":9}}'),
         whole(b'{"object":"text_completion","choices":[ ]}', b""),
@@ -198,7 +199,25 @@ def test_no_client_is_sent_where_a_worker_redirects_to(stream: bool) -> None:
     ],
 )
 def test_what_may_be_an_answer(kind: bytes, body: bytes, expected: bool) -> None:
-    assert is_answer(kind, body) is expected
+    assert (not why_none("/v1/embeddings", kind, body)) is expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"foo": 1}', "its answer has no choices"),
+        (b'[{"foo": 1}]', "its answer has no choices"),
+        (b'{"foo": "%b"}' % (b"x" * 20_000), "its answer has no choices"),
+        (b'{"foo": 1, "error": null}', "its answer has no choices"),
+        (b'{"choices": []}', "its answer has no choices"),
+        (WRONG, ""),
+        (WHOLE, ""),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_what_must_have_choices(path: str, body: bytes, expected: str) -> None:
+    assert why_none(path, b"application/json", body) == expected
+    assert why_none("/v1/embeddings", b"application/json", b'{"foo": 1}') == ""
 
 
 def test_text_about_errors_and_ends_is_neither() -> None:

@@ -73,15 +73,16 @@ class CallBook:
                         found[name][place, at] = answer.num_output
         return found
 
-    def ready(self) -> Iterator[Sequence[PlannedCall]]:
-        """Yield the calls of each request that can be made first; they count as under way from then on.
+    def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Sequence[PlannedCall]]:
+        """Yield the calls of each request, or of some, that can be made first; they count as under way then.
 
         Requests begin as they are reached, because those that wait take little memory.
         """
-        for number, has_ended in enumerate(self._has_ended):
-            for name in () if has_ended else self._first(number):
+        numbers = range(len(self.requests)) if numbers is None else numbers
+        for number in numbers:
+            for name in self.first_nodes(number):
                 self.num_to_begin[name] += 1
-        return self._reached()
+        return self._reached(numbers)
 
     def prompt(self, call: PlannedCall) -> tuple[PromptMessage, ...]:
         """Return the prompt of a call under way: the request's own messages, or one text made of them, of
@@ -146,9 +147,7 @@ class CallBook:
         return Progress(ended=self._ended(call.request))
 
     def resume(self, answers: Iterable[tuple[PlannedCall, CallAnswer]]) -> Iterator[CallEnded]:
-        """Note answers of an earlier run; yield the requests that end with them. To be called before `ready`,
-        and read to the end.
-        """
+        """Note answers of an earlier run; yield the requests that end. To be read up before `ready`."""
         for call, answer in answers:
             if call.number >= dict(self._calls_of(self.requests.kind(call.request))).get(call.node, 0):
                 continue  # of a damaged line without a checksum
@@ -178,16 +177,18 @@ class CallBook:
             if not kind.nodes or node.name in kind.nodes:
                 yield node.name, node.num_calls(kind.num_chunks)
 
-    def _reached(self) -> Iterator[Sequence[PlannedCall]]:
-        for number in range(len(self.requests)):
+    def _reached(self, numbers: Sequence[int]) -> Iterator[Sequence[PlannedCall]]:
+        for number in numbers:
             if not self._has_ended[number]:
-                for name in self._first(number):
+                for name in self.first_nodes(number):
                     self.num_to_begin[name] -= 1
                 live = self._begin(number)
                 yield tuple(live.unstarted(self._able(number, live)))
 
-    def _first(self, number: int) -> Sequence[str]:
+    def first_nodes(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
+        if self._has_ended[number]:
+            return ()
         kind, live = self.requests.kind(number), self._live.get(number)
         if live is not None:  # an earlier run has answered calls of it
             return list(dict.fromkeys(call.node for call in self._able(number, live)))
@@ -257,9 +258,7 @@ class CallBook:
         live = self._live.get(number)
         if live is None:
             num_left = dict(self._calls_of(self.requests.kind(number)))
-            answers: dict[str, list[CallAnswer | None]] = {
-                name: [None] * num for name, num in num_left.items()
-            }
+            answers: dict[str, list[CallAnswer | None]] = {one: [None] * num for one, num in num_left.items()}
             live = self._live[number] = LiveRequest(answers, num_left)
         return live
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sized
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from stretto.model.errors import EngineUnavailable, InternalError, Overloaded, S
 from stretto.planner.application import Application
 from stretto.planner.running.call_ends import CallEnds
 from stretto.planner.running.calls import CallBook
+from stretto.planner.running.model_queues import ModelQueues
 from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall
 from stretto.runtime.journal.committer import Committer
 
@@ -23,8 +23,6 @@ _ABSENT_S = 300.0
 """Seconds that a run waits, with nothing else to do, for what answers the calls of a model: a server that is
 started again loads its model meanwhile."""
 _LOOK_S = 1.0
-_MOST_QUEUED = 100_000
-"""Calls that are read ahead for models that have room; a call takes about a kilobyte."""
 
 
 class Caller(Protocol):
@@ -56,16 +54,15 @@ class Caller(Protocol):
 
 @dataclass(slots=True)
 class _ModelCalls:
-    """The calls of one model that wait to be made, and how those that were made went.
+    """How the calls of one model that were made went.
 
     Attributes:
-        nodes: names of its nodes.
+        waiting: its calls that wait to be made.
         seen_s: when something was last there that may answer.
     """
 
-    nodes: tuple[str, ...]
+    waiting: Sized
     seen_s: float
-    waiting: deque[PlannedCall] = field(default_factory=deque)
     num_running: int = 0
     rests_until_s: float = 0.0
 
@@ -91,13 +88,8 @@ class UnplannedCalls:
         self._caller = caller
         self._on_calls = on_calls
         self._now = now
-        self._new = book.ready()
-        self._models = {
-            model: _ModelCalls(tuple(node.name for node in nodes), now())
-            for model, nodes in app.models.items()
-        }
-        self._model_of = {node.name: node.model for node in app.nodes}
-        self._num_waiting = 0
+        self._queues = ModelQueues(app, book)
+        self._models = {model: _ModelCalls(waiting, now()) for model, waiting in self._queues.waiting.items()}
         self._running: dict[PlannedCall, Callable[[], None]] = {}
         self._changed = asyncio.Event()
         self._answered_s = now()
@@ -135,17 +127,17 @@ class UnplannedCalls:
                     calls.num_running < self._caller.num_at_once_of(model)
                     and calls.rests_until_s <= self._now()
                 ):
-                    has_begun |= self._begin_next(calls)
+                    has_begun |= self._begin_next(model)
 
-    def _begin_next(self, calls: _ModelCalls) -> bool:
+    def _begin_next(self, model: str) -> bool:
         """Begin the next call of a model; return whether there was one."""
-        if (call := self._next(calls)) is None:
+        if (call := self._queues.take(model)) is None:
             return False
         if not self._book.has(call):
             return True
         try:
             self._running[call] = self._caller.begin(call, partial(self._on_end, call))
-            calls.num_running += 1
+            self._models[model].num_running += 1
         except Overloaded as overloaded:
             self._put_off(call, overloaded)
         except InternalError:
@@ -155,27 +147,9 @@ class UnplannedCalls:
             self._changed.set()
         return True
 
-    def _next(self, calls: _ModelCalls) -> PlannedCall | None:
-        """Return the next call of a model, of the requests that are read for it; None if it has none now."""
-        while not calls.waiting and self._num_waiting < _MOST_QUEUED:
-            if not any(self._book.num_to_begin[node] for node in calls.nodes):
-                return None
-            self._add(next(self._new))
-        if not calls.waiting:
-            return None
-        self._num_waiting -= 1
-        return calls.waiting.popleft()
-
-    def _add(self, ready: Iterable[PlannedCall]) -> None:
-        for call in ready:
-            self._models[self._model_of[call.node]].waiting.append(call)
-            self._num_waiting += 1
-
     def _put_off(self, call: PlannedCall, overloaded: Overloaded) -> None:
-        calls = self._models[self._model_of[call.node]]
-        calls.waiting.appendleft(call)
-        self._num_waiting += 1
-        calls.rests_until_s = self._now() + overloaded.retry_after_s
+        self._queues.put_back(call)
+        self._models[self._queues.model_of[call.node]].rests_until_s = self._now() + overloaded.retry_after_s
 
     def _check_absence(self) -> None:
         """Raise EngineUnavailable if nothing is left to do but to wait for what has been away for long."""
@@ -210,7 +184,7 @@ class UnplannedCalls:
         if self._has_stopped:
             return
         del self._running[call]
-        self._models[self._model_of[call.node]].num_running -= 1
+        self._models[self._queues.model_of[call.node]].num_running -= 1
         self._changed.set()
         if isinstance(result, Overloaded) and self._now() - self._answered_s < _PATIENCE_S:
             self._put_off(call, result)
@@ -220,6 +194,6 @@ class UnplannedCalls:
         try:
             if isinstance(result, InternalError):
                 raise result
-            self._add(self._ends.note(call, result))
+            self._queues.add(self._ends.note(call, result))
         except Exception as failure:
             self._failure = self._failure or failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,9 +28,14 @@ _BUSY_S = 0.5
 
 
 class ServersOfRun:
-    """The servers of a pool, and the other engines of a runtime, which answer a run's calls."""
+    """The servers of a pool, and the other engines of a runtime, which answer a run's calls.
+
+    Attributes:
+        num_asked_again: calls that were sent to a server more than once.
+    """
 
     def __init__(self, runtime: Runtime, pool: WorkerPool | None) -> None:
+        self.num_asked_again = 0
         self._runtime = runtime
         self._pool = pool
         self._engines = [name for name in runtime.deployments if pool is None or name != pool.engine]
@@ -42,24 +47,47 @@ class ServersOfRun:
 
     def number(self, model: str | None = None) -> int:
         """Return how many servers and instances there are, or have a model."""
-        workers = sum(model is None or model in worker.models for worker in self.workers)
+        workers = len(self.workers if model is None else self._workers_of(model))
         engines = (name for name in self._engines if model in (None, name))
         return workers + sum(len(self._runtime.deployments[name].replicas) for name in engines)
 
     def absence(self, model: str) -> str:
         """Return why none of those that have a model serves now; "" if one does, or none has ever had it."""
-        reasons: dict[str, str] = {}
-        for worker in self.workers:
-            if model in worker.models:
-                if worker.state == "serving":
-                    return ""
-                reasons[worker.config.url] = worker.reason
+        workers = self._workers_of(model)
+        reasons = _away(workers)
+        if len(reasons) < len(workers):
+            return ""
         if model in self._engines:
             fleet = self._runtime.system.schedulers[model].instances.fleet
             if any(fleet.state[one] == "serving" for one in fleet.live):
                 return ""
             reasons[f"engine {model}"] = str(fleet.last_error or "no instance serves")
-        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        return _told(reasons)
+
+    def losses(self) -> str:
+        """Say which servers of the pool are away now, and how many calls were asked again; "" if none."""
+        parts = []
+        if any(worker.state != "serving" for worker in self.workers):
+            for model in dict.fromkeys(name for worker in self.workers for name in worker.models):
+                workers = self._workers_of(model)
+                if reasons := _away(workers):
+                    which = f"{len(reasons)} of {len(workers)} servers of {model!r}"
+                    parts.append(f"{which} went away ({_told(reasons)})")
+        if self.num_asked_again:
+            parts.append(f"{self.num_asked_again} requests were asked again")
+        return "; ".join(parts)
+
+    def _workers_of(self, model: str) -> list[Worker]:
+        return [worker for worker in self.workers if model in worker.models]
+
+
+def _away(workers: Iterable[Worker]) -> dict[str, str]:
+    """Return the URLs of those that do not serve now, each with the reason."""
+    return {worker.config.url: worker.reason for worker in workers if worker.state != "serving"}
+
+
+def _told(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 class CallsAtService:
@@ -88,9 +116,16 @@ class CallsAtService:
         sent = line or self._book.chat(call)
         body = json.dumps(sent.body).encode()
 
+        num_sent = 0
+
+        def on_sent(is_sent: bool) -> None:
+            nonlocal num_sent
+            num_sent += is_sent
+            self._servers.num_asked_again += is_sent and num_sent == 2
+
         async def make() -> None:
             try:
-                answer = await answer_of(self._app, self._tenant, sent.path, body, "throughput")
+                answer = await answer_of(self._app, self._tenant, sent.path, body, "throughput", on_sent)
                 result = _result(answer, line is not None)
             except Exception as error:
                 result = bug_of(error)
