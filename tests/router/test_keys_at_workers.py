@@ -305,7 +305,7 @@ class KeyedServer:
         await reader.readexactly(int(headers.get("content-length", 0)))
         came = headers.get("authorization", "").removeprefix("Bearer ")
         path = first.split()[1]
-        status, body = 200, json.dumps({"data": [{"id": "m"}]})
+        status, body = 200, json.dumps({"data": [{"id": "m"}], "choices": [{"text": "a"}]})
         if "completions" in path:
             self.asked.append(came)
         if came in self.limited:
