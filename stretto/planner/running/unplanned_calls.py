@@ -57,7 +57,7 @@ class _ModelCalls:
     """How the calls of one model that were made went.
 
     Attributes:
-        waiting: those that wait to be made.
+        waiting: calls that wait to be made.
         seen_s: when something was last there that may answer.
     """
 
