@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,7 +41,10 @@ def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
 
 
 def run_file(path: Path, asked: str) -> ModuleType:
-    """Run a file of a user as a module; it may import what is in its own folder.
+    """Return a file of a user as a module; it may import what is in its own folder.
+
+    As with an import, the code runs once in a process, whatever names the file. A file that has raised runs
+    again. One that has changed since does not: what was made of it goes on with the classes it was made of.
 
     Args:
         asked: what names the file, for errors.
@@ -48,19 +54,29 @@ def run_file(path: Path, asked: str) -> ModuleType:
     """
     if not path.is_file():
         raise ConfigError(f"{asked}: there is no file {path}")
-    module_name = f"stretto_app_{path.stem}"
+    resolved = path.resolve()
+    module_name = _module_name(resolved)
+    if (ran := sys.modules.get(module_name)) is not None:
+        return ran
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{asked}: {path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
+    folder = str(resolved.parent)
     if folder not in sys.path:
         sys.path.append(folder)
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except StrettoError:
-        raise
-    except raised() as error:  # the file is a user's
+    except BaseException as error:
+        sys.modules.pop(module_name, None)
+        if isinstance(error, StrettoError) or not isinstance(error, raised()):  # the file is a user's
+            raise
         raise ConfigError(f"{asked}: {path} raised {described(error)}") from error
     return module
+
+
+def _module_name(path: Path) -> str:
+    """Return a name that files of other paths do not have, and that is the same in all processes."""
+    stem = re.sub(r"\W", "_", path.stem)
+    return f"stretto_app_{stem}_{sha256(os.fsencode(path)).hexdigest()[:16]}"
