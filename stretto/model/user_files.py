@@ -43,19 +43,22 @@ def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
 def run_file(path: Path, asked: str) -> ModuleType:
     """Return a file of a user as a module; it may import what is in its own folder.
 
-    As with an import, the code runs once in a process, whatever names the file. A file that has raised runs
-    again. One that has changed since does not: what was made of it goes on with the classes it was made of.
+    The code runs once in a process, whatever names the file. One that has raised runs again, and so does one
+    that has changed since, as a module of its own: what was made before goes on with its classes.
 
     Args:
         asked: what names the file, for errors.
 
     Raises:
-        ConfigError: there is no such file, it is no Python file, or it raises.
+        ConfigError: there is no such file, it is no Python file that can be read, or it raises.
     """
     if not path.is_file():
         raise ConfigError(f"{asked}: there is no file {path}")
     resolved = path.resolve()
-    module_name = _module_name(resolved)
+    try:
+        module_name = _module_name(resolved)
+    except OSError as error:
+        raise ConfigError(f"{asked}: {path} cannot be read: {error.strerror}") from error
     if (ran := sys.modules.get(module_name)) is not None:
         return ran
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -77,6 +80,7 @@ def run_file(path: Path, asked: str) -> ModuleType:
 
 
 def _module_name(path: Path) -> str:
-    """Return a name that files of other paths do not have, and that is the same in all processes."""
+    """Return a name that other files, and other contents, do not have; it is the same in all processes."""
     stem = re.sub(r"\W", "_", path.stem)
-    return f"stretto_app_{stem}_{sha256(os.fsencode(path)).hexdigest()[:16]}"
+    digest = sha256(os.fsencode(path) + b"\0" + path.read_bytes())
+    return f"stretto_app_{stem}_{digest.hexdigest()[:16]}"
