@@ -13,7 +13,7 @@ from stretto.model.user_files import run_file
 def template_in_file(where: str) -> Template:
     """Return the app that `where` names as FILE.py:NAME.
 
-    NAME is a `Template` in the file, or a function without arguments that returns one. The file's code runs.
+    NAME is a `Template` in the file, or a function without arguments that returns one. The file runs once.
 
     Raises:
         ConfigError: there is no such file or name, or the file raises.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,29 +41,46 @@ def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
 
 
 def run_file(path: Path, asked: str) -> ModuleType:
-    """Run a file of a user as a module; it may import what is in its own folder.
+    """Return a file of a user as a module; it may import what is in its own folder.
+
+    The code runs once in a process, whatever names the file. One that has raised runs again, and so does one
+    that has changed since, as a module of its own: what was made before goes on with its classes.
 
     Args:
         asked: what names the file, for errors.
 
     Raises:
-        ConfigError: there is no such file, it is no Python file, or it raises.
+        ConfigError: there is no such file, it is no Python file that can be read, or it raises.
     """
     if not path.is_file():
         raise ConfigError(f"{asked}: there is no file {path}")
-    module_name = f"stretto_app_{path.stem}"
+    resolved = path.resolve()
+    try:
+        module_name = _module_name(resolved)
+    except OSError as error:
+        raise ConfigError(f"{asked}: {path} cannot be read: {error.strerror}") from error
+    if (ran := sys.modules.get(module_name)) is not None:
+        return ran
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{asked}: {path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
+    folder = str(resolved.parent)
     if folder not in sys.path:
         sys.path.append(folder)
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except StrettoError:
-        raise
-    except raised() as error:  # the file is a user's
+    except BaseException as error:
+        sys.modules.pop(module_name, None)
+        if isinstance(error, StrettoError) or not isinstance(error, raised()):  # the file is a user's
+            raise
         raise ConfigError(f"{asked}: {path} raised {described(error)}") from error
     return module
+
+
+def _module_name(path: Path) -> str:
+    """Return a name that other files, and other contents, do not have; it is the same in all processes."""
+    stem = re.sub(r"\W", "_", path.stem)
+    digest = sha256(os.fsencode(path) + b"\0" + path.read_bytes())
+    return f"stretto_app_{stem}_{digest.hexdigest()[:16]}"

@@ -59,12 +59,13 @@ def settings_json(front: Front) -> dict[str, object]:
 
 
 def gauges(front: Front, engine: str = "") -> list[Published]:
-    """Return the present loads of a router and of its workers.
+    """Return the present loads of a router and of its workers, and how many other routers it hears if it
+    talks to any.
 
     Args:
         engine: name of the engine that the workers are, at a service; "" at a router.
     """
-    view, now_s = front.router_state.view, monotonic()
+    view, peers, now_s = front.router_state.view, front.router_state.peers, monotonic()
     workers = view.workers()
     names = [(worker, worker.config.url) for worker in workers]
     claims = [(name, *view.claimed(worker.id, now_s)) for worker, name in names]
@@ -88,6 +89,7 @@ def gauges(front: Front, engine: str = "") -> list[Published]:
             table.WAITING,
             _waiting(engine, view.num_waiting - view.num_held, view.num_held),
         ),
+        *([] if peers is None else one_value_each({table.PEERS_HEARD: len(peers)})),
         *one_value_each({table.OPEN: view.num_clients, table.HELD_BYTES: front.budget.num_held}),
     ]
 

@@ -44,6 +44,7 @@ class PeerLink:
         self._context = zmq.asyncio.Context()
         self._has_warned = self._has_missed = self._has_warned_of_deaf = False
         self._num_given = len(config.peer)
+        self._heard: set[str] = set()
         self._all_heard_s = monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._out = zmq.Context(self._context).socket(zmq.PUB)
@@ -64,6 +65,7 @@ class PeerLink:
             raise
         self.address = self._out.getsockopt_string(zmq.LAST_ENDPOINT)
         """Where it announces, with the port that was taken."""
+        _log.info("this router announces at %s: process %r", self.address, self._peers.announcer.origin)
         self._peers.announcer.on_news = self._soon
         self._task = self._loop.create_task(self._listen())
         self._beat = self._loop.call_later(0.0, self._live_on)
@@ -106,7 +108,19 @@ class PeerLink:
         self._tell_now()
         self._front.catch_up()
         self._front.act(self._peers.forget_silent(monotonic()))
+        self._note_heard()
         self._note_missing(monotonic())
+
+    def _note_heard(self) -> None:
+        """Say once of each router that it is heard, and once that it is forgotten."""
+        origins = self._peers.origins
+        if self._heard == origins:
+            return
+        text = "another router is %s: process %r; routers that are heard now: %d, addresses in peer: %d"
+        for verb, changed in (("heard", origins - self._heard), ("forgotten", self._heard - origins)):
+            for origin in sorted(changed):
+                _log.info(text, verb, origin, len(origins), self._num_given)
+        self._heard = set(origins)
 
     def _note_missing(self, now_s: float) -> None:
         """Warn of routers that are not heard, once until all are, and of one that does not hear this one."""
@@ -146,6 +160,7 @@ class PeerLink:
                     raise BadReply(f"it has {len(frames)} frames, and the topic {frames[0]!r:.60}")
                 self._front.catch_up()
                 self._front.act(self._peers.receive(frames[1], now_s))
+                self._note_heard()
             except BadReply as error:
                 self._warn(error.message)
             except Exception:

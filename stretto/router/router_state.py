@@ -73,6 +73,7 @@ class RouterState:
         refusing: tells which answers are about a worker, not about a request.
         timers: what is to happen at a time, if nothing else does.
         view: what others see of the state.
+        peers: what follows other routers before the same workers; None without any.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class RouterState:
         self.refusing = RefusingWorkers(requests, self.membership, repeats)
         self.timers = Timers(requests, turns, repeats)
         self.view = RouterView(requests, self._caches)
+        self.peers: Peers | None = None
         self._workers, self._eligible, self._homes = requests.workers, requests.eligible, requests.homes
         self._loads, self._room, self._clients = requests.loads, requests.room, requests.clients
 
@@ -305,7 +307,8 @@ class RouterState:
         self._open.announcer = announcer = Announcer(origin)
         self._open.account.on_charge = announcer.charged
         self._room.shares_names = True
-        return Peers(announcer, PeerRequests(self._open), self._turns.freed)
+        self.peers = peers = Peers(announcer, PeerRequests(self._open), self._turns.freed)
+        return peers
 
     def check_invariants(self) -> None:
         """Check that loads, queues and requests agree. Tests call it after every event."""

@@ -135,6 +135,9 @@ PROGRAMS = Family(
     "Programs of the last minutes: with a request that runs or waits, or silent between two requests.",
     ("state",),
 )
+PEERS_HEARD = Family(
+    "stretto_peers_heard", "gauge", "Other routers before the same workers that are heard now."
+)
 RUNNING = Family("stretto_running", "gauge", "Requests, or tasks, that run at a worker.", ("worker",))
 STATE = Family("stretto_worker_state", "gauge", "1 for the state that a worker is in.", ("worker", "state"))
 WANTS_KEY = Family(
@@ -149,7 +152,7 @@ KV_CLAIMED = Family("stretto_kv_claimed_tokens", "gauge", "Those that programs k
 OWN = (
     *(REQUESTS, PROMPT, COMPUTED, CACHED, PREDICTED, GENERATED, HELD_S, QUEUE_S, FIRST_TOKEN_S, TOKEN_S),
     *(REQUEST_S, DEADLINES, REFUSED, ATTEMPTS, FAILED_ATTEMPTS, HEDGES, DECISION_S, WAITING, OPEN),
-    *(FAULT_REQUESTS, FAULT_TOKENS, FAULT_S, REPAIRED),
+    *(FAULT_REQUESTS, FAULT_TOKENS, FAULT_S, REPAIRED, PEERS_HEARD),
     *(CERTIFICATE_EXPIRES, HELD_BYTES, PROGRAMS, RUNNING, STATE, WANTS_KEY, KV_TOKENS, KV_CLAIMED),
 )
 """Metrics of a door: `stretto serve` and `stretto route`."""

@@ -127,6 +127,50 @@ def test_a_router_that_ends_takes_its_loads_with_it(tmp_path: Path) -> None:
     run(main())
 
 
+def test_metrics_and_the_log_tell_which_routers_are_heard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stretto.router.peers.peers.SILENT_S", 600.0)  # on a busy machine too
+
+    def told(verb: str) -> list[str]:
+        return [one.message for one in caplog.records if f"another router is {verb}:" in one.message]
+
+    async def heard_by(router: RunningRouter) -> list[str]:
+        async with httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S, verify=False) as client:
+            lines = (await client.get("/metrics")).text.splitlines()
+        return [line for line in lines if line.startswith("stretto_peers_heard")]
+
+    async def main() -> None:
+        server = StubServer("well")
+        await server.open()
+        try:
+            async with RunningRouter(config_of([server], tmp_path, "a", "b")) as router:
+                link = router.peers
+                assert link is not None
+                assert await heard_by(router) == ["stretto_peers_heard 0.0"]
+                async with RunningRouter(config_of([server], tmp_path, "b", "a")) as other:
+                    await until(lambda: link.num_peers == 1)
+                    assert await heard_by(router) == ["stretto_peers_heard 1.0"]
+                    assert other.peers is not None
+                    process = other.peers._peers.announcer.origin
+                await until(lambda: link.num_peers == 0)
+                assert await heard_by(router) == ["stretto_peers_heard 0.0"]
+            config = RouterConfig(worker=(WorkerConfig(url=server.url),), port=0)
+            async with RunningRouter(config) as without:
+                assert await heard_by(without) == []
+        finally:
+            server.kill()
+        assert f"this router announces at ipc://{tmp_path}/b: process {process!r}" in caplog.text
+        (heard,) = [line for line in told("heard") if process in line]
+        assert heard.endswith("routers that are heard now: 1, addresses in peer: 1")
+        (forgotten,) = told("forgotten")
+        assert process in forgotten
+        assert forgotten.endswith("routers that are heard now: 0, addresses in peer: 1")
+
+    with caplog.at_level(logging.INFO, "stretto.router.peer_link"):
+        run(main())
+
+
 def test_what_is_no_message_is_ignored_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

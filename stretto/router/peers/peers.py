@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import dataclass, field
 
 from stretto.model.errors import BadReply
@@ -97,6 +97,11 @@ class Peers:
     def __len__(self) -> int:
         """Return the number of peers."""
         return len(self._peers)
+
+    @property
+    def origins(self) -> Set[str]:
+        """Names of the processes of peers."""
+        return self._peers.keys()
 
     def receive(self, data: bytes, now_s: float) -> list[RouterAction]:
         """Take a message, and return what to do.

@@ -82,7 +82,7 @@ def deploy_app(name: str, template: Template) -> DeployedApp:
 def load_apps(wheres: Iterable[str], *, small_llm: bool = False) -> dict[str, DeployedApp]:
     """Return the apps that `wheres` name, by name: each is FILE.py:NAME, or the name of a ready-made app.
 
-    NAME is a `Template` in the file, or a function without arguments that returns one. The file's code runs.
+    NAME is a `Template` in the file, or a function without arguments that returns one. The file runs once.
     With `small_llm`, ready-made apps have the settings for an LLM of less than a billion parameters.
 
     Raises:
