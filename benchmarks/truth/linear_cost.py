@@ -50,8 +50,10 @@ class LinearCost:
 def fit_linear(steps: Sequence[MeasuredStep]) -> LinearCost:
     """Fit the terms to measured steps: nonnegative least squares on relative errors.
 
-    Slow steps weigh as much as others: real requests meet them too.
+    Slow steps weigh as much as others: real requests meet them too. Steps of no time are left out: on a busy
+    machine the ends of two steps are seen at once.
     """
+    steps = [step for step in steps if step.seconds > 0]
     table = np.array([_features(step.shape) for step in steps], float)
     seconds = np.array([step.seconds for step in steps])
     found = nnls(table / seconds[:, None], np.ones(len(steps)))
