@@ -16,7 +16,7 @@ from support.routing import routing, run
 
 from stretto.operate.watch import Watch
 
-pytest.importorskip("opentelemetry.proto", reason="the extra otel is not installed")
+pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not installed")
 
 
 class _Collector(HTTPServer):
@@ -127,15 +127,14 @@ def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: _Col
     from stretto.operate.otel import SpanSender
     from stretto.operate.spans import SpanRecord
 
-    collector.status, asked = 500, []
+    collector.status = 500
     sender = SpanSender(f"http://127.0.0.1:{collector.server_port}")
-    write, sender._message = sender._message, lambda records: asked.append(records) or write(records)  # type: ignore[method-assign, func-returns-value]
     sender._is_closed.set()
     sender._thread.join()
     for number in range(1, 1000):
         sender._emit(SpanRecord("x", "internal", 1, number, 0, 0.0, 1.0, {}))
     sender._send_all()
-    assert len(asked) == 1
+    assert len(collector.spans) == 256
 
 
 def test_the_end_does_not_wait_for_ever_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
