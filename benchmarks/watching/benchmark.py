@@ -1,8 +1,8 @@
 """`stretto bench watching`: what do metrics, traces and the live page cost a door?
 
 Our router runs five times before servers that answer at once: nothing sees its requests, it counts them as it
-does by itself, it sends spans, somebody reads its live page, and all of that (`observed.py`). Rounds alternate. Processor time is that of the
-router's process, with the thread that sends spans.
+does by itself, it sends spans, somebody reads its live page, and all of that (`observed.py`). Rounds
+alternate. Processor time is that of the router's process, with the thread that sends spans.
 """
 
 from __future__ import annotations

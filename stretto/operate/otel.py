@@ -15,7 +15,8 @@ from urllib.request import Request, urlopen
 
 from stretto.model.errors import ConfigError
 from stretto.operate.otlp import write_spans
-from stretto.operate.spans import EndedRequest, SpanRecord, Spans
+from stretto.operate.span_records import EndedRequest, SpanRecord
+from stretto.operate.spans import Spans
 
 _PATH = "/v1/traces"
 _HEADERS = {"content-type": "application/x-protobuf"}
@@ -72,7 +73,8 @@ class SpanSender(Spans):
             waiting = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
                 records = [span for one in waiting for span in self._spans_of(one)]
-                with urlopen(Request(self._url, write_spans(records, self._epoch_ns), _HEADERS), timeout=_TIMEOUT_S):
+                message = write_spans(records, self._epoch_ns)
+                with urlopen(Request(self._url, message, _HEADERS), timeout=_TIMEOUT_S):
                     self._has_failed = False
             except Exception as error:  # whatever it is, requests go on
                 if not self._has_failed:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from struct import Struct
 
 from stretto import __version__
-from stretto.operate.spans import Attribute, SpanRecord
+from stretto.operate.span_records import Attribute, SpanRecord
 
 _IDS = Struct(">2s16s2s8s").pack
 _TIMES = Struct("<BQBQ").pack
@@ -110,5 +110,5 @@ def _varint(number: int) -> bytes:
 
 
 def _utf_8(text: str) -> bytes:
-    """Return a text in UTF-8, without what cannot be written so, as a name that a client has made up may be."""
+    """Return a text in UTF-8, without what cannot be written: a client may have made it up."""
     return text.encode("utf-8", "replace")

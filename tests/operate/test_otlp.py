@@ -114,7 +114,7 @@ def test_a_collector_that_takes_nothing_costs_no_request(
 
 def test_names_that_utf_8_cannot_write_cost_no_other_span(collector: _Collector) -> None:
     from stretto.operate.otel import SpanSender
-    from stretto.operate.spans import SpanRecord
+    from stretto.operate.span_records import SpanRecord
 
     sender = SpanSender(f"http://127.0.0.1:{collector.server_port}")
     for number, name in enumerate(("well", "\ud800"), 1):
@@ -125,7 +125,7 @@ def test_names_that_utf_8_cannot_write_cost_no_other_span(collector: _Collector)
 
 def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: _Collector) -> None:
     from stretto.operate.otel import SpanSender
-    from stretto.operate.spans import SpanRecord
+    from stretto.operate.span_records import SpanRecord
 
     collector.status = 500
     sender = SpanSender(f"http://127.0.0.1:{collector.server_port}")
@@ -139,7 +139,7 @@ def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: _Col
 
 def test_the_end_does_not_wait_for_ever_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     from stretto.operate import otel
-    from stretto.operate.spans import SpanRecord
+    from stretto.operate.span_records import SpanRecord
 
     is_asked, go_on = threading.Event(), threading.Event()
 

@@ -9,7 +9,8 @@ from support.routing import Routing, routing, run, until
 
 from stretto.cluster.placement import Choice
 from stretto.model.tasks import QueryRecord
-from stretto.operate.spans import SILENT_S, SpanRecord, Spans
+from stretto.operate.span_records import SpanRecord
+from stretto.operate.spans import SILENT_S, Spans
 from stretto.operate.watch import Watch
 from stretto.sched.messages import Open, Reply
 from stretto.sched.request_trace import RequestTrace, Try, read_traceparent
