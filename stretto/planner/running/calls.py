@@ -32,6 +32,7 @@ class CallBook:
     Attributes:
         num_left: calls by node that still have to be made, or to be answered.
         num_requests_left: number of requests that have not ended.
+        num_resumed: calls that an earlier run has answered.
         num_to_begin: requests that `ready` has still to reach, by the nodes of their first calls.
     """
 
@@ -44,6 +45,7 @@ class CallBook:
         self._live: dict[int, LiveRequest] = {}  # of requests that have begun
         self._has_ended = bytearray(len(requests))
         self.num_requests_left = len(requests)
+        self.num_resumed = 0
         self.num_left = {node.name: 0 for node in app.nodes}
         self.num_to_begin = dict.fromkeys(self.num_left, 0)
         self._first_of: dict[tuple[tuple[str, ...], bool], Sequence[str]] = {}
@@ -53,6 +55,10 @@ class CallBook:
             self._num_calls[kind] = sum(calls.values())
             for name, num_calls in calls.items():
                 self.num_left[name] += num_calls * count
+
+    def model_of(self, call: PlannedCall) -> str:
+        """Return the model that a call is for."""
+        return self._app.node(call.node).model
 
     def left(self) -> list[AppRequest]:
         """Return the requests that have not ended, as planners see them."""
@@ -152,7 +158,9 @@ class CallBook:
             if call.number >= dict(self._calls_of(self.requests.kind(call.request))).get(call.node, 0):
                 continue  # of a damaged line without a checksum
             ended = self._ended_at_once(call, answer)
-            if ended is None and self._note(call, answer):
+            is_first = ended is not None or self._note(call, answer)
+            self.num_resumed += is_first
+            if ended is None and is_first:
                 ended = self._ended(call.request)
             if ended is not None:
                 yield ended
