@@ -71,7 +71,7 @@ class FoundPlan:
             "lower_bound_s": self.bound_s,
             "search_s": self.search_s,
             "prompt_tokens": self.counted_by,
-            "answers": {name: dict(one.shares) for name, one in self.problem.workload.deciding.items()},
+            "answers": {name: dict(one.shares) for name, one in self.problem.deciding.items()},
         }
 
 
@@ -97,7 +97,7 @@ def print_plan(found: FoundPlan) -> None:
             soft_wrap=True,
         )
 
-    for name, belief in problem.workload.deciding.items():
+    for name, belief in problem.deciding.items():
         console.print(f"answers of {name}: {belief.words}", highlight=False, soft_wrap=True)
     if found.counted_by == "estimated":
         console.print(

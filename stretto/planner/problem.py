@@ -27,6 +27,7 @@ class Problem:
     Attributes:
         app: the application; of one whose answers decide, the steps that the draws have.
         sizes: sizes of each model that has calls.
+        deciding: distributions of the answers that decide what is asked next, by step.
         costs: costs of one replica, by model that has calls and number of its devices.
         preempts: whether a stage of a plan may end replicas that still have calls.
         loaded: seconds until each replica that runs now is ready, by model and devices. Plans need not load
@@ -63,6 +64,7 @@ class Problem:
             models = {node.name: _model(node, machine) for node in app.nodes}
             self.workload = Workload(app, requests, models, lengths, answers)
         self.app = self.workload.app
+        self.deciding = self.workload.deciding if isinstance(self.workload, DrawnWorkload) else {}
         self.sizes = {
             node.model: self.workload.models[node.name] for node in self.app.nodes if node.name in self.names
         }

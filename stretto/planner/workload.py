@@ -18,7 +18,6 @@ from stretto.costs.step_arrays import Ints
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.drawn_calls import DrawnCalls, NodeCalls
 from stretto.planner.fast_state import MAX_REQUESTS
 from stretto.planner.feed import Feed, feed, taken
@@ -39,7 +38,6 @@ class Workload:
         feeds: answers of each input that the prompts of each node take.
         estimated: nodes whose lengths of answers are those of another model or kind of prompt.
         beliefs: what is believed about the lengths of each node's answers.
-        deciding: distributions of answers that decide what is asked next: none.
 
     Raises:
         ConfigError: a request names an unknown node, a chain has no chunks, or there are too many calls.
@@ -78,7 +76,6 @@ class Workload:
             places = ready_calls(len(calls.requests), feeds.values(), calls.previous)[: len(running)]
             calls.generated[places] = np.minimum(running[: len(places)], node.max_tokens - 1)
         self.estimated: set[str] = set()
-        self.deciding: dict[str, AnswerBelief] = {}
         self.beliefs: dict[str, LengthBelief] = {}
         for node in app.nodes:
             self.beliefs[node.name], is_known = believed_lengths(

@@ -49,7 +49,7 @@ class DrawnWorkload:
 
     Attributes:
         app: steps of all draws.
-        calls, estimated, beliefs, models: as those of `Workload`.
+        calls, estimated, beliefs, models: what `Workload` has under these names.
         deciding: distributions of the answers that decide, by step.
 
     Raises:

@@ -22,7 +22,6 @@ from stretto.planner.deciding.query_calls import QueryCall, QueryCalls
 from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall, Progress
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, SentLine
-from stretto.planner.running.sent_lines import chat_of
 
 _USUAL = Decode()
 _Key = tuple[str, int]
@@ -50,7 +49,7 @@ class QueryBook:
     """All queries of a run (`Book`).
 
     Attributes:
-        num_left: by node of the plan, how many requests may still make its calls.
+        num_left: requests that may still make calls of each node of the plan.
         num_requests_left, num_to_begin, num_resumed: see `Book`.
     """
 
@@ -117,10 +116,6 @@ class QueryBook:
     def line(self, call: PlannedCall) -> SentLine | None:
         """Return None: queries hand no lines on."""
         return None
-
-    def chat(self, call: PlannedCall) -> SentLine:
-        """Return a call as what a server that speaks OpenAI's API gets."""
-        return chat_of(self.model_of(call), self.prompt(call), self.decode(call))
 
     def decode(self, call: PlannedCall) -> dict[str, Any]:
         """Return the settings of a call's decode."""
