@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,8 @@ def refine() -> Template:
             LLMCall(name=f"refined{number}", engine="small", prompt="{q} {draft}", max_tokens=60, **again)
         )
         others += [verdict, good]
-    best = FirstPresent(**{draft.name: draft["text"] for draft in reversed(drafts)})
+    options: dict[str, Any] = {draft.name: draft["text"] for draft in reversed(drafts)}
+    best = FirstPresent(**options)
     return Template("refine", [*drafts, *others, best], {"answer": best["value"]})
 
 
@@ -196,9 +198,10 @@ QUERIES = [RunRequest(AppRequest(f"r{at}", 0, inputs={"question": f"why {at}"}),
 def job(folder: Path, source: DecidingApp) -> PlanJob:
     nodes = first_nodes(source)
     fake = Replica(FakeLLM, FakeLLMConfig())
-    files = (folder / name for name in ("out", "failed", "out.journal"))
+    out, failed, journal = (folder / name for name in ("out", "failed", "out.journal"))
+    plan = local_plan(nodes, 8)
     return PlanJob(
-        nodes, stored(QUERIES), "fake", lambda book: local_plan(nodes, 8), lambda planned: fake, *files
+        nodes, stored(QUERIES), "fake", lambda book: plan, lambda planned: fake, out, failed, journal
     )
 
 
