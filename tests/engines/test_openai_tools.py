@@ -96,7 +96,7 @@ def called(*calls: tuple[str, object]) -> Reply:
     return chat({"role": "assistant", "content": None, "tool_calls": listed}, "tool_calls")
 
 
-def served(*replies: Reply, **settings: object) -> tuple[AgentRun, list[Any]]:
+def served(*replies: Reply, **settings: Any) -> tuple[AgentRun, list[Any]]:
     asked: list[Any] = []
 
     def answer(body: Mapping[str, Any]) -> Reply:
@@ -131,7 +131,9 @@ def test_calls_and_results_are_messages() -> None:
     assert "not JSON" in results[1]["content"]
 
 
-RECORDED = (  # vLLM 0.32 with --tool-call-parser hermes; ids and times are left out
+RECORDED: tuple[
+    dict[str, Any], ...
+] = (  # vLLM 0.32 with --tool-call-parser hermes; ids and times are left out
     {"delta": {"role": "assistant", "content": ""}},
     {"delta": {"tool_calls": [{"index": 0, "id": "t92f", "function": {"name": "weather"}}]}},
     *(
