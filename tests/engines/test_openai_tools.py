@@ -32,7 +32,7 @@ def weather(city: str) -> str:
     return f"-3 degrees in {city}"
 
 
-async def ask(url: str, question: str, api: ApiChoice = "chat", **settings: object) -> AgentRun:
+async def ask(url: str, question: str, api: ApiChoice = "chat", **settings: Any) -> AgentRun:
     async with Runtime([llm_engine(url, api=api), tools_engine([weather])]) as runtime:
         app = agent([weather], instructions="Be short.", **settings)
         outputs = await runtime.run(app, {"question": question})
@@ -62,8 +62,7 @@ def test_an_agent_answers_with_the_emulators_scripted_calls(tmp_path: Path, *, t
     file = tmp_path / "replies.json"
     file.write_text(json.dumps(SCRIPT))
     with emulating(fleet_of(replies=file)) as (url,):
-        settings = {} if takes_calls else {"api": "completions"}
-        llm = llm_engine(url, **{"api": "chat", **settings})
+        llm = llm_engine(url, api="chat" if takes_calls else "completions")
 
         async def main() -> AgentRun:
             async with Runtime([llm, tools_engine([weather])]) as runtime:

@@ -84,7 +84,7 @@ class Agent(Component):
                 LLM must hold. What is over is cut off, and the LLM is told.
             constrained: whether calls must follow a JSON schema that allows these tools only. None holds the
                 models that run in this process or in its workers to it, where llguidance is installed. True
-                has servers asked too, which then get the tools in words, and an engine that cannot refuses it.
+                has servers asked too, which get the tools in words then; an engine that cannot refuses it.
             engine: name of the LLM engine.
             tools_engine: name of the engine that runs the tools.
         """
