@@ -75,7 +75,7 @@ aiperf-check: env aiperf-env ## drive a server with AIPerf, expect no errors: ma
 
 viewers-check: ## what a collector, Phoenix and a browser show, with the packages of all (1 GB)
 	$(PYTHON) -m venv $(VIEWERS_VENV)
-	$(VIEWERS_VENV)/bin/pip install --quiet -e ".[otel,service]" pytest pytest-timeout hypothesis playwright
+	$(VIEWERS_VENV)/bin/pip install --quiet -e ".[service]" opentelemetry-proto pytest pytest-timeout hypothesis playwright
 	$(PYTHON) -m venv $(PHOENIX_VENV)
 	$(PHOENIX_VENV)/bin/pip install --quiet arize-phoenix==20.26.1
 	STRETTO_PHOENIX=$(abspath $(PHOENIX_VENV))/bin/phoenix $(VIEWERS_VENV)/bin/python -m pytest -m "long or not long" tests/operate/test_otlp.py tests/operate/test_phoenix.py tests/operate/test_page_in_a_browser.py
@@ -142,7 +142,6 @@ hostile-tests: env ## kills, faulty servers, hostile documents, and a soak: make
 	STRETTO_SOAK_S=$(SOAK_S) $(BIN)/pytest -m "long or not long" tests/hostile
 
 door-soak: env ## a door with everything on, and faults: make door-soak SOAK_S=600
-	$(BIN)/$(PIP_INSTALL) -e ".[otel]"
 	$(BIN)/python -m checks.door_soak --seconds $(SOAK_S)
 
 kernel-tests: env ## the GPU's kernels in Triton's interpreter (0.2 GB more to download)
