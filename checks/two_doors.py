@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 import tempfile
 import time
@@ -60,12 +61,12 @@ class Clients:
     """Clients of some doors, for a while.
 
     Args:
-        seconds: time for which they ask, after `_WARM_S`.
+        seconds: time for which they ask, from `_WARM_S` after the first answer on.
     """
 
     def __init__(self, seconds: float, seed: int) -> None:
-        self._from_s = time.monotonic() + _WARM_S
-        self._until_s = self._from_s + seconds
+        self._seconds = seconds
+        self._from_s = self._until_s = math.inf
         self._random = Random(seed)
 
     async def ask(self, tenant: str, urls: Sequence[str], got: Got, agent: str = "") -> None:
@@ -79,6 +80,9 @@ class Clients:
                 body = {"model": MODEL, "prompt": text, "max_tokens": 40, "ignore_eos": True}
                 answer = await http.post(f"{url}/v1/completions", json=body)
                 answer.raise_for_status()
+                if self._from_s == math.inf:
+                    self._from_s = time.monotonic() + _WARM_S
+                    self._until_s = self._from_s + self._seconds
                 if self._from_s <= time.monotonic() < self._until_s:
                     usage = answer.json()["usage"]
                     got.prompt += usage["prompt_tokens"]
@@ -98,7 +102,7 @@ async def shares(doors: Mapping[str, Sequence[str]], seconds: float, seed: int) 
             for number in range(_CLIENTS[tenant]):
                 turned = [*urls[number % len(urls) :], *urls[: number % len(urls)]]
                 group.create_task(clients.ask(tenant, turned, got[tenant]))
-    total = sum(one.generated for one in got.values())
+    total = max(1, sum(one.generated for one in got.values()))
     return {tenant: one.generated / total for tenant, one in got.items()}
 
 
