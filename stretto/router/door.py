@@ -152,6 +152,7 @@ class RouterDoor:
     def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Bring a request to the state machine; if that fails, the client gets an error."""
         try:
+            self.front.settle()
             if routed.asked is not None and not exchange.has_ended:
                 path, num_answers = exchange.request.path, routed.num_answers
                 exchange.program = program = RoutedProgram(self.programs, routed.asked, path, num_answers)
@@ -160,7 +161,7 @@ class RouterDoor:
                 routed = replace(routed, model=self._model_of(routed))
             exchange.begin(routed, self.front.register)
             if routed.key is not None and not exchange.has_ended:
-                self.front.later(partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing))
+                self.front.watch_later(partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing))
         except Exception:
             _log.exception("a request could not be placed")
             exchange.fail("the router could not place the request")
@@ -196,7 +197,7 @@ class RouterDoor:
                 _unread,
                 RoutedRequest(is_repeatable=may_repeat, client_key=key, tenant=tenant, stored_id=stored_id),
             )
-        view = self.front.router_state.view
+        view = self.front.state.view
         is_alone = sender is not None and (sender.step is not None or sender.objective is not None)
         return partial(
             read_request,

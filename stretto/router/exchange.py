@@ -44,13 +44,16 @@ class ExchangeDoor(Protocol):
 
     Attributes:
         readers: what reads large bodies beside the event loop.
+        state: the state machine, to which the ends of the last answers may not have been brought.
     """
 
     readers: BodyReaders
 
+    state: RouterState
+
     @property
     def router_state(self) -> RouterState:
-        """The state machine."""
+        """The state machine, which knows all that has happened."""
         ...
 
     def act(self, actions: list[RouterAction]) -> None:
@@ -142,6 +145,10 @@ class RoutedExchange:
         given = value_of(self.request.headers, TRACEPARENT)
         parent = None if given is None else read_traceparent(given.decode("latin-1"))
         self.outgoing.belongs_to(spans.begin(self.trace, parent).header().encode())
+
+    def head_came(self) -> None:
+        """Note that the head of an answer has come that is kept until it is whole."""
+        self.door.state.head_came(self.ticket)
 
     def answered(self, answer: AnswerParser, read: UsageReader) -> None:
         """Note that the last bytes of an answer are written. The state machine is told when they are sent."""

@@ -70,8 +70,9 @@ class TakenAnswer:
         if self.stream is not None:
             self._begin_rest(self.stream, answer, is_events=is_events)
             return
-        refusing = exchange.router_state.refusing
-        if answer.status != 200 and refusing.is_about_own_key(exchange.ticket, answer.status):
+        if answer.status != 200 and exchange.router_state.refusing.is_about_own_key(
+            exchange.ticket, answer.status
+        ):
             self._leave_worker(answer, f"it refuses the router's key (status {answer.status})")
             return
         if answer.length is None:
@@ -81,7 +82,7 @@ class TakenAnswer:
         if not is_kept and not is_failure:
             self._begin_stream(answer, is_events=is_events)
         else:
-            exchange.router_state.head_came(exchange.ticket)
+            exchange.head_came()
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
