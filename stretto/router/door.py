@@ -19,6 +19,7 @@ from stretto.http.server import HttpServer
 from stretto.router.exchange import RoutedExchange
 from stretto.router.front import Front
 from stretto.router.keys import client_key
+from stretto.router.late_work import LateWork
 from stretto.router.messages import RoutedRequest, Sender
 from stretto.router.programs import RoutedProgram
 from stretto.router.prompt_watch import PromptWatch
@@ -70,6 +71,7 @@ class RouterDoor:
         self.own_route: OwnRoute = lambda request, is_local: None
         self._prompts = PromptWatch(front.watch, front.readers)
         self._repairs = Repairs(config.repair)
+        self._arrivals = LateWork()
 
     def admit(self, request: ClientRequest) -> RequestLimits:
         """Return the limits of a request, which are the same for all."""
@@ -101,7 +103,7 @@ class RouterDoor:
         exchange = RoutedExchange(client, request, arrived_s, self.front)
         exchange.spans = self.front.watch.spans
         if routed is not None:
-            self._look_up(exchange, routed)
+            self._arrivals.add(partial(self._look_up, exchange, routed))
             return exchange
         owner = client_key(request.headers) if request.found is None else request.found.tenant
         reading = self.front.readers.read(request.num_body, lambda: request.body, read, owner)
