@@ -204,6 +204,10 @@ class RoutedExchange:
         self.attempts.count_pause()
         self.trace.end(status, now_s)
 
+    def let_go(self) -> None:
+        """Let go of what holds the exchange, once it has ended and everybody has been told."""
+        self._taken.let_go()
+
     # --- actions of the state machine
 
     def send(self, action: Send, link: WorkerLink) -> None:

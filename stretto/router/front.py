@@ -202,8 +202,10 @@ class Front:
     def _has_ended(self, exchange: RoutedExchange) -> None:
         if (program := exchange.program) is not None:
             program.end(was_answered=exchange.was_answered)
-        self.watch_later(partial(self._has_been_seen, exchange.trace))
+        self.watch_later(partial(self._has_been_seen, exchange))
 
-    def _has_been_seen(self, trace: RequestTrace) -> None:
+    def _has_been_seen(self, exchange: RoutedExchange) -> None:
+        trace = exchange.trace
         assert trace.ended_s is not None, "it has ended"
         self.watch.observers.on_request_ended(trace, trace.ended_s)
+        exchange.let_go()
