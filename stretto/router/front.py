@@ -86,6 +86,7 @@ class Front:
         self.readers = BodyReaders()
         self._late, self._watching = LateWork(), LateWork()
         self.later, self.watch_later = self._late.add, self._watching.add
+        self.watch.deferred.sources.append(self.catch_up)
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
