@@ -77,8 +77,7 @@ class WorkerLoads:
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, RunningAtWorker] = {}
         self._all_outputs = MeanOutput(_FIRST_OUTPUT)
-        self._outputs: dict[str, MeanOutput] = {}
-        """Of each model."""
+        self._outputs_of_model: dict[str, MeanOutput] = {}
         self._correction = HitCorrection(BYTES.block_tokens)
         self._telling: set[tuple[WorkerId, bool]] = set()
 
@@ -91,7 +90,7 @@ class WorkerLoads:
         """Return how many tokens an answer is expected to have: the mean of the last ones of its model, or
         the request's limit if that is less.
         """
-        typical = self._outputs.get(model, self._all_outputs).expected
+        typical = self._outputs_of_model.get(model, self._all_outputs).expected
         return typical if max_tokens is None else min(max_tokens, typical)
 
     def join(self, worker: Worker) -> None:
@@ -302,8 +301,8 @@ class WorkerLoads:
     def _learn_output(self, model: str, num_output: int) -> None:
         """Learn the number of tokens of an answer, for its model and for all together."""
         means = [self._all_outputs]
-        if model and (model in self._outputs or len(self._outputs) < _MAX_MODELS):
-            means.append(self._outputs.setdefault(model, MeanOutput(self._all_outputs.expected)))
+        if model and (model in self._outputs_of_model or len(self._outputs_of_model) < _MAX_MODELS):
+            means.append(self._outputs_of_model.setdefault(model, MeanOutput(self._all_outputs.expected)))
         for mean in means:
             mean.observe(min(num_output, _MOST_OUTPUT_TIMES * max(mean.expected, _FIRST_OUTPUT)))
 
