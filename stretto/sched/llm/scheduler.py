@@ -88,7 +88,6 @@ class LLMScheduler:
             lambda: EngineQueue(engine, profile, orders, self.account),
         )
         self._handed_over = HandedOver(engine.name)
-        self._num_changes: dict[str, int] = {}
         self._has_left = False
         self._running = RunningRequests()
         self._too_slow: dict[str, dict[int, set[int]]] = {}
@@ -119,7 +118,7 @@ class LLMScheduler:
         """
         return bool(
             self._has_left
-            or self._num_changes
+            or self._handed_over.changed
             or self.queue
             or self._placing.bound()
             or self._gate
@@ -341,9 +340,8 @@ class LLMScheduler:
         if self._retains:
             actions += self._retains
             self._retains.clear()
-        if self._num_changes:
-            actions += self._handed_over.reprioritise(self._num_changes)
-            self._num_changes.clear()
+        if self._handed_over.changed:
+            actions += self._handed_over.reprioritise()
         self._has_left = False
         if self._drained:
             for instance in [i for i in self._drained if not self._loads.of(i)]:
@@ -382,7 +380,7 @@ class LLMScheduler:
         for node, demand in demands.items():
             for running in self._running.of_node(query, node):
                 running.entry.demand = demand
-        self._note_change(query)
+        self._handed_over.changes(query)
 
     def queries(self) -> list[str]:
         """Return the ids of the queries that have waiting or running work."""
@@ -533,7 +531,7 @@ class LLMScheduler:
 
     def _put(self, entry: QueueEntry) -> None:
         self.queue.add(entry)
-        self._note_change(entry.query)
+        self._handed_over.changes(entry.query)
 
     def _requeue(self, entry: QueueEntry) -> None:
         """Queue an entry of an instance that goes; what the order raises does not keep it from going."""
@@ -541,9 +539,6 @@ class LLMScheduler:
             self._queue(entry)
         except Exception as bug:
             self._loads.policy.note_bug(bug)
-
-    def _note_change(self, query: str) -> None:
-        self._num_changes[query] = self._num_changes.get(query, 0) + 1
 
     def _start(self, running: Running, now_s: float) -> None:
         """A request has left its instance's queue."""
@@ -553,8 +548,6 @@ class LLMScheduler:
 
     def _leave_queue(self, running: Running) -> None:
         self._handed_over.remove(running)
-        if self._handed_over.has_unstarted(running.entry.query):
-            self._note_change(running.entry.query)
         try:
             running.queue.started(running.entry, running.item, running.item + 1)
         except Exception as bug:
