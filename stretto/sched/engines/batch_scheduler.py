@@ -42,9 +42,8 @@ from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
 class BatchScheduler:
-    """The scheduler of one engine whose instances work on batches, such as an embedding
-    engine: it gathers the waiting work of all queries into batches and gives them to idle
-    instances.
+    """The scheduler of one engine whose instances work on batches, such as an embedding engine: it gathers
+    the waiting work of all queries into batches and gives them to idle instances.
     """
 
     def __init__(
@@ -208,8 +207,7 @@ class BatchScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Drop all waiting work after a bug in a queue order or in
-        this scheduler; running batches go on.
+        """Drop all waiting work after a bug in a queue order or in this scheduler; running batches go on.
 
         Returns:
             ids of all queries that have work here, which the caller has to end, and the actions that
