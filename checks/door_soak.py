@@ -232,7 +232,7 @@ def main() -> int:
         emulate = ("emulate", "--model", MODEL, "--loading-s", "0", "--port")
         workers = [run(f"worker-{n}", *emulate, str(free_port())) for n in range(_NUM_WORKERS)]
         port = free_port()
-        collector = stack.enter_context(onlooker(port))
+        collector = stack.enter_context(onlooker(port, looks=True))
         command = ["serve", "--port", str(port), "--app", "naive", "--docs", str(_BOOK), "--otel", collector]
         command += ["--state", str(folder / "state"), "--log-level", "info", "--log-format", "json"]
         command += [word for worker in workers for word in ("--worker", worker.url)]

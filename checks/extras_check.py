@@ -250,12 +250,6 @@ def _route(env: Environment) -> str:
     return "stretto route --worker URL, a completion through it"
 
 
-def _otel(env: Environment) -> str:
-    with env.serving("route", "--worker", env.server, "--otel", "http://127.0.0.1:9", "--port", 0) as url:
-        _complete(url)
-    return "stretto route --otel URL, a completion through it"
-
-
 def _kubernetes(env: Environment) -> str:
     env.run_code(KUBERNETES)
     return "a list of the EndpointSlices of an API that is away"
@@ -331,7 +325,6 @@ def _office(env: Environment) -> str:
 COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "emulate": _emulate,
     "route": _route,
-    "otel": _otel,
     "kubernetes": _kubernetes,
     "service": _service,
     "client": _client,
@@ -346,7 +339,7 @@ COMMANDS: Mapping[str, Callable[[Environment], str]] = {
     "office": _office,
 }
 """What is run in the environment of each extra; returns what was run, in words."""
-NEEDS_SERVER = ("route", "otel", "service", "client", "kv-events")
+NEEDS_SERVER = ("route", "service", "client", "kv-events")
 
 
 def build_wheel(folder: Path) -> Path:

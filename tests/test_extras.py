@@ -60,7 +60,6 @@ from stretto.documents.office.package import check_package
 import docx, lxml.etree, openpyxl, pptx
 """,
     "kubernetes": "import stretto.router.discovery.kubernetes_api, stretto.router.serve",
-    "otel": "import stretto.operate.otel, stretto.router.serve",
     "mcp": """
 import sys
 from stretto.engines.mcp_tools import MCPServer, MCPTools

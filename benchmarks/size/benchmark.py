@@ -1,12 +1,13 @@
 """`stretto bench size`: the capacity that `stretto size` predicts, beside emulated servers in real time.
 
-One draw of recorded traffic is given to one server: in virtual time until the largest load within the
+Draws of recorded traffic are given to one server: in virtual time until the largest load within the
 objective is found, and then to an emulated server, over HTTP and in real time, at loads around it. Both see
-the same jobs in the same order. No run is cut short, as the times of one that is depend on when.
+the same jobs in the same order. No run is cut short, as the times of one that is depend on when. A percentile
+is that of one draw; at each load the median over the draws counts.
 
     predicted_s, measured_s   statistic that the objective limits
     requests, predicted_requests    that were sent
-    predicted                 capacity that is answered: the search takes a load that misses as the end
+    predicted                 capacity that is answered: the median over the draws
     predicted_at_same_loads   where predicted times cross the limit between the measured loads, as measured
                               ones do: what is left of the difference is that of the server
     hits                      share of the prompts' tokens that were found in caches
@@ -18,7 +19,9 @@ Runs whose lag is above 0.05 do not count: this machine was too slow for them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -51,17 +54,19 @@ class SizeCheck:
 
     Attributes:
         shares: loads, in those of the predicted capacity.
+        draws: number of draws.
         num_samples: requests that a run measures, about; None for those of `stretto size`.
     """
 
-    shares: tuple[float, ...] = (0.8, 1.0, 1.2)
+    shares: tuple[float, ...] = (0.85, 1.0, 1.15)
+    draws: int = 3
     num_samples: int | None = None
     slo: str = "p95 first_token 2s"
     gpu: str = "A100"
     model: str = "Llama-3.1-8B-Instruct"
 
 
-QUICK = SizeCheck(shares=(1.0,), num_samples=60)
+QUICK = SizeCheck(shares=(1.0,), draws=1, num_samples=60)
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
@@ -76,23 +81,32 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
     goals: list[Goal] = []
     for name, path, scale in traces:
         study, fleet = _asked(size, name, path, scale, options)
-        (capacity,) = study.capacities(fleet, [likely_level(study, fleet.servers[0][0])])
-        points: dict[str, list[tuple[float, float]]] = {"measured": [], "predicted": []}
-        for share in size.shares:
-            row = _point(study, fleet, share * capacity.middle)
-            rows.append(replace(row, name=f"{name}, {share:g} of capacity"))
-            if not row.note:
-                for kind, found in points.items():
-                    found.append((float(row.values["load"] or 0), float(row.values[f"{kind}_s"] or 0)))
-        limit_s = study.objectives[0].limit_s
-        crossed = {kind: next(crossings(sorted(found), limit_s), None) for kind, found in points.items()}
-        measured, at_same_loads = crossed["measured"], crossed["predicted"]
+        (*_, capacity) = study.capacities(fleet, [likely_level(study, fleet.servers[0][0])])
+        points = [
+            (_point(study, fleet, share * capacity.middle, draw), share, draw)
+            for draw in range(size.draws)
+            for share in size.shares
+        ]
+        rows += [
+            replace(row, name=f"{name}, {share:g} of capacity, draw {draw + 1}")
+            for row, share, draw in points
+        ]
+        counted = [row.values for row, _, _ in points if not row.note]
+        measured, at_same_loads = (
+            next(crossings(medians(counted, kind), study.objectives[0].limit_s), None)
+            for kind in ("measured_s", "predicted_s")
+        )
         if measured is not None:
-            values: dict[str, Value] = {"predicted": capacity.middle, "measured": round(measured, 1)}
+            values: dict[str, Value] = {
+                "predicted": capacity.middle,
+                "low": capacity.low,
+                "high": capacity.high,
+                "measured": round(measured, 2),
+            }
             if at_same_loads is not None:
-                values["predicted_at_same_loads"] = round(at_same_loads, 1)
+                values["predicted_at_same_loads"] = round(at_same_loads, 2)
             rows.append(Row(CAPACITY, name, values))
-            error = abs(measured / capacity.middle - 1)
+            error = abs(capacity.middle / measured - 1)
             goals.append(Goal(f"{name}: error of the predicted capacity", error, 0.1, "lower"))
     return Report("size", options.seed, asdict(size), tuple(rows), tuple(goals), _NOTES)
 
@@ -100,7 +114,7 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
 def _asked(
     size: SizeCheck, name: str, path: Path, scale: float, options: BenchmarkOptions
 ) -> tuple[Study, Fleet]:
-    """Return what is asked of one server, with one draw."""
+    """Return what is asked of one server."""
     objectives = parse_objectives(size.slo)
     (server,) = parse_servers(size.gpu, size.model)
     traffic = traffic_of(read_traffic(path), scale, _LONGEST_PAUSE_S)
@@ -111,18 +125,18 @@ def _asked(
         options.say(f"{name}: {text}")
 
     unit: Unit = "sessions" if traffic.is_of_sessions else "per_s"
-    study = Study(traffic, objectives, unit, 1, num_samples, options.seed, note)
+    study = Study(traffic, objectives, unit, size.draws, num_samples, options.seed, note)
     return study, Fleet(((server, 1),))
 
 
-def _point(study: Study, fleet: Fleet, amount: float) -> Row:
-    """Run a load in virtual and in real time."""
+def _point(study: Study, fleet: Fleet, amount: float, draw: int) -> Row:
+    """Run a load of one draw in virtual and in real time."""
     load = Load(study.unit, round(amount) if study.unit == "sessions" else amount)
     window = load.window(study.traffic, study.objectives, study.num_samples)
-    seed = study.seed_of(0)
+    seed = study.seed_of(draw)
     predicted = run(fleet, study.traffic, load, study.objectives, seed, study.num_samples, cuts=False)
     (server, _), (objective,) = fleet.servers[0], study.objectives
-    study.note(f"{shown_load(load)} on an emulated server")
+    study.note(f"{shown_load(load)} on an emulated server, draw {draw + 1}")
     jobs, lag = run_real(server, study.traffic, load, study.objectives, window, seed)
     samples = jobs.samples
     values: dict[str, Value] = {
@@ -136,6 +150,14 @@ def _point(study: Study, fleet: Fleet, amount: float) -> Row:
         "lag": lag,
     }
     return Row(LATENCY, "", values, note="" if lag <= MAX_LAG else "too slow a machine: does not count")
+
+
+def medians(counted: Sequence[Mapping[str, Value]], kind: str) -> list[tuple[float, float]]:
+    """Return the loads in order, each with the median of a value over the draws."""
+    by_load: dict[float, list[float]] = defaultdict(list)
+    for values in counted:
+        by_load[float(values["load"] or 0)].append(float(values[kind] or 0))
+    return [(load, statistics.median(found)) for load, found in sorted(by_load.items())]
 
 
 def crossings(points: Sequence[tuple[float, float]], limit_s: float) -> Iterator[float]:

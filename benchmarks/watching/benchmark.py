@@ -1,8 +1,8 @@
 """`stretto bench watching`: what do metrics, traces and the live page cost a door?
 
-Our router runs three times before servers that answer at once: nothing sees its requests, it counts them as
-it does by itself, and everything looks at it (`observed.py`). Rounds alternate. Processor time is that of the
-router's process, with the thread that sends spans.
+Our router runs five times before servers that answer at once: nothing sees its requests, it counts them as it
+does by itself, it sends spans, somebody reads its live page, and all of that (`observed.py`). Rounds
+alternate. Processor time is that of the router's process, with the thread that sends spans.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row
 from benchmarks.router.contestants import Contestant, Running, origins, running
 from benchmarks.router.load import bodies, load
-from stretto.model.extras import imports_of
 
 COST = "processor time of a door by what looks at it"
 MAX_COST = 0.05
-_HOWS = ("blind", "plain", "watched")
+_HOWS = ("blind", "plain", "spans", "page", "watched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +37,7 @@ QUICK = WatchingSize(rounds=2, requests=300, streams=4)
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
-    """Run the benchmark: about three minutes, or some seconds if `quick`.
-
-    Raises:
-        ConfigError: the extra "otel" is not installed.
-    """
-    with imports_of("otel", "bench watching"):
-        import_module("stretto.operate.otel")
+    """Run the benchmark: about five minutes, or some seconds if `quick`."""
     return measure(QUICK if options.quick else WatchingSize(), options)
 
 

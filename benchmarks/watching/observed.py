@@ -2,7 +2,9 @@
 
 blind      nothing sees its requests: no metrics, no spans, no page
 plain      as it comes: metrics, times of programs, and recent traffic, at which nobody looks
-watched    the same with spans for a collector, and with somebody who reads its metrics and its live page
+spans      nothing but spans for a collector
+page       as it comes, with somebody who reads its metrics and its live page
+watched    all of that
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ def main() -> None:
     how, port, *urls = sys.argv[1:]
     config = RouterConfig(worker=tuple(WorkerConfig(url=url) for url in urls), port=int(port))
     with ExitStack() as stack:
-        watch = Watch(SpanSender(stack.enter_context(onlooker(int(port)))) if how == "watched" else None)
-        if how == "blind":
-            watch.observers = Observers([])
+        spans = None
+        if how in ("spans", "page", "watched"):
+            collector = stack.enter_context(onlooker(int(port), looks=how != "spans"))
+            spans = None if how == "page" else SpanSender(collector)
+        watch = Watch(spans)
+        if how in ("blind", "spans"):
+            watch.observers = Observers([] if spans is None else [spans])
         run_router(config, None, lambda _: None, watch)
 
 

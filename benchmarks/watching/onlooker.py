@@ -1,7 +1,8 @@
-"""Everything that looks at a door: `python -m benchmarks.watching.onlooker PORT`.
+"""Everything that looks at a door: `python -m benchmarks.watching.onlooker PORT [looks]`.
 
-A collector takes its spans. Threads read the events of its live page, as a browser does, and its metrics each
-few seconds, as Prometheus does. It prints the port of the collector, and ends with its stdin.
+A collector takes its spans. With "looks", threads read the events of its live page, as a browser does, and
+its metrics each few seconds, as Prometheus does. It prints the port of the collector,
+and ends with its stdin.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ class _Collector(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def onlooker(port: int) -> Iterator[str]:
+def onlooker(port: int, *, looks: bool) -> Iterator[str]:
     """Context manager that lets a process look at the door at a port of this machine, which may start later;
     gives the URL of its collector.
+
+    Args:
+        looks: whether it reads the live page and the metrics.
     """
-    command = [sys.executable, "-m", "benchmarks.watching.onlooker", str(port)]
+    command = [sys.executable, "-m", "benchmarks.watching.onlooker", str(port), *["looks"][:looks]]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout is not None
@@ -77,7 +81,7 @@ def main() -> None:
     port = int(sys.argv[1])
     with ThreadingHTTPServer(("127.0.0.1", 0), _Collector) as collector:
         Thread(target=collector.serve_forever, daemon=True).start()
-        for look in (_read_page, _read_metrics):
+        for look in (_read_page, _read_metrics) if sys.argv[2:] else ():
             Thread(target=_again_and_again, args=(look, port), daemon=True).start()
         print(collector.server_port, flush=True)
         sys.stdin.read()

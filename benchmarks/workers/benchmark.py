@@ -19,7 +19,7 @@ from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.operate.watch import Watch
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.serve import RunningRouter
-from stretto.router.what_if import WhatIfWorkers, with_more_workers, workers_as_they_are
+from stretto.router.what_if import WhatIfWorkers, with_more_workers
 
 SPEED = 0.3
 """Emulated seconds per real second, so that a machine of two cores keeps the schedule."""
@@ -94,7 +94,9 @@ async def _through_door(
     config = RouterConfig(port=0, worker=tuple(WorkerConfig(url=url) for url in urls))
     async with RunningRouter(config, watch=watch) as router:
         seconds = await run_programs(router.url, MODEL, load, seed, SPEED)
-        as_it_is = replace(config, worker=workers_as_they_are(router.front.router_state.view.workers()))
+        workers = router.front.router_state.view.workers()
+        learned = (replace(one.config, num_slots=one.num_slots, kv_tokens=one.kv_tokens) for one in workers)
+        as_it_is = replace(config, worker=tuple(learned))
         requests = watch.traffic.requests()
         predicted = await asyncio.to_thread(with_more_workers, requests, as_it_is)
     return seconds, predicted

@@ -71,6 +71,7 @@ class FoundPlan:
             "lower_bound_s": self.bound_s,
             "search_s": self.search_s,
             "prompt_tokens": self.counted_by,
+            "answers": {name: dict(one.shares) for name, one in self.problem.deciding.items()},
         }
 
 
@@ -96,6 +97,8 @@ def print_plan(found: FoundPlan) -> None:
             soft_wrap=True,
         )
 
+    for name, belief in problem.deciding.items():
+        console.print(f"answers of {name}: {belief.words}", highlight=False, soft_wrap=True)
     if found.counted_by == "estimated":
         console.print(
             "tokens of prompts are estimated, four characters each: no model of the application is a folder "

@@ -35,7 +35,13 @@ _MAX_DRAWS = 1000
 class PlanOptions:
     """The options of `stretto plan`."""
 
-    app: Annotated[Path, typer.Argument(help="Application: a YAML file with its nodes.", metavar="APP")]
+    app: Annotated[
+        Path,
+        typer.Argument(
+            help="Application: a YAML file with its nodes or template, or a template as FILE.py:NAME.",
+            metavar="APP",
+        ),
+    ]
     requests: Annotated[
         Path, typer.Option("--requests", help="Requests: a file of JSON lines.", metavar="FILE")
     ]
@@ -118,7 +124,7 @@ def _problem(given: PlanOptions) -> tuple[Problem, CountedBy]:
     try:
         application = read_application(given.app)
         tokens = TextTokens(node.model for node in application.nodes)
-        requests = read_requests(given.requests, tokens)
+        requests = read_requests(given.requests, tokens, application)
         application = tokens.counted(application)
         problem = Problem(
             application,

@@ -41,7 +41,8 @@ class RunPlanOptions:
     app: Annotated[
         Path | None,
         typer.Argument(
-            help="Application: a YAML file with its nodes. Default: the models that a Batch file names.",
+            help="Application: a YAML file with its nodes or template, or a template as FILE.py:NAME. "
+            "Default: the models that a Batch file names.",
             metavar="APP",
         ),
     ] = None

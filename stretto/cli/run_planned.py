@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stretto.planner.application import Application
     from stretto.planner.plan import Plan
     from stretto.planner.problem import Problem
-    from stretto.planner.running.calls import CallBook
+    from stretto.planner.running.book import Book
     from stretto.planner.running.forecast import Forecast
     from stretto.planner.running.replanner import Replanner
     from stretto.planner.running.replicas import MakeReplica
@@ -42,8 +42,9 @@ def run_planned(
     with TemporaryDirectory(prefix="stretto-") as folder:
         problem, make = _engines(given, application, asked, Path(folder), say)
         once = local_plan(application, given.at_once)
-        plan: Callable[[CallBook], Plan] | Replanner = lambda book: once  # noqa: E731
+        plan: Callable[[Book], Plan] | Replanner = lambda book: once  # noqa: E731
         if problem is not None:
+            application = problem.app
             if problem.estimates:
                 say(f"warning: {problem.estimates}")
             lengths, by = load_output_lengths(), PLANNERS[parsing.planner(given.planner or DEFAULT_PLANNER)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stretto.model.extras import imports_of
-
 if TYPE_CHECKING:
     from stretto.operate.watch import Watch
 
@@ -15,12 +13,12 @@ def watch_of(otel: str | None) -> Watch:
     `otel`, if one is given.
 
     Raises:
-        ConfigError: it is no URL, or the extra "otel" is not installed.
+        ConfigError: it is no URL.
     """
     from stretto.operate.watch import Watch
 
     if otel is None:
         return Watch()
-    with imports_of("otel", "--otel"):
-        from stretto.operate.otel import SpanSender
+    from stretto.operate.otel import SpanSender
+
     return Watch(SpanSender(otel))

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from stretto.costs.shape import LLMModel
 from stretto.model.errors import ConfigError
 
 Source: TypeAlias = Literal["cache", "disk", "host", "asleep"]
 """Place of the weights before a start: page cache, disk, locked host memory, or an engine that sleeps."""
-SOURCES: tuple[Source, ...] = get_args(Source)
 
 
 @dataclass(frozen=True, slots=True)

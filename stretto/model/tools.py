@@ -29,16 +29,18 @@ class ToolFunction:
 
     Attributes:
         parameters: JSON schema of its arguments, an object.
+        strict: whether a server is asked to hold calls to the schema.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    strict: bool = False
 
     def to_openai(self) -> dict[str, Any]:
         """Return it in the form of OpenAI's field `tools`."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", "function": function}
+        return {"type": "function", "function": {**function, **({"strict": True} if self.strict else {})}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -22,9 +21,8 @@ def is_in_file(name: str) -> bool:
     return isinstance(name, str) and ".py:" in name
 
 
-@lru_cache(maxsize=64)
 def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
-    """Return the class or function that `where` names as FILE.py:NAME. The file's code runs, once.
+    """Return the class or function that `where` names as FILE.py:NAME, of the file as it is now.
 
     Args:
         kind: what it makes, for errors.

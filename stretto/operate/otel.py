@@ -1,4 +1,4 @@
-"""Sends spans to a collector by OTLP over HTTP, with the messages of OpenTelemetry's package of its protocol.
+"""Sends spans to a collector by OTLP over HTTP.
 
 A request costs the door one append to a deque. A thread makes its spans, writes the messages and sends them;
 by the queue and the exporter of OpenTelemetry's SDK, that would take several times as much processor time.
@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from threading import Event, Thread
 from time import monotonic_ns, time_ns
-from typing import Any
 from urllib.request import Request, urlopen
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-
-from stretto import __version__
 from stretto.model.errors import ConfigError
-from stretto.operate.spans import Attribute, EndedRequest, SpanRecord, Spans
+from stretto.operate.otlp import write_spans
+from stretto.operate.span_records import EndedRequest, SpanRecord
+from stretto.operate.spans import Spans
 
-_KINDS = {"internal": Span.SPAN_KIND_INTERNAL, "client": Span.SPAN_KIND_CLIENT}
-_FIELDS = {str: "string_value", int: "int_value", float: "double_value", bool: "bool_value"}
 _PATH = "/v1/traces"
 _HEADERS = {"content-type": "application/x-protobuf"}
 _TIMEOUT_S = 5.0
@@ -78,7 +73,8 @@ class SpanSender(Spans):
             waiting = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
                 records = [span for one in waiting for span in self._spans_of(one)]
-                with urlopen(Request(self._url, self._message(records), _HEADERS), timeout=_TIMEOUT_S):
+                message = write_spans(records, self._epoch_ns)
+                with urlopen(Request(self._url, message, _HEADERS), timeout=_TIMEOUT_S):
                     self._has_failed = False
             except Exception as error:  # whatever it is, requests go on
                 if not self._has_failed:
@@ -89,37 +85,3 @@ class SpanSender(Spans):
 
     def _spans_of(self, one: SpanRecord | EndedRequest) -> Sequence[SpanRecord]:
         return one.spans(self.new_id) if isinstance(one, EndedRequest) else (one,)
-
-    def _message(self, records: list[SpanRecord]) -> bytes:
-        """Return spans as the protocol writes them."""
-        message = ExportTraceServiceRequest()
-        resource = message.resource_spans.add()
-        _write(resource.resource, {"service.name": "stretto", "service.version": str(__version__)})
-        scope = resource.scope_spans.add()
-        scope.scope.name, scope.scope.version = "stretto", str(__version__)
-        for one in records:
-            span = scope.spans.add()
-            span.name, span.kind = _text(one.name), _KINDS[one.kind]
-            span.trace_id, span.span_id = one.trace_id.to_bytes(16, "big"), one.span_id.to_bytes(8, "big")
-            if one.parent_id:
-                span.parent_span_id = one.parent_id.to_bytes(8, "big")
-            span.start_time_unix_nano = self._epoch_ns + int(one.start_s * 1e9)
-            span.end_time_unix_nano = self._epoch_ns + int(one.end_s * 1e9)
-            if one.error:
-                span.status.code, span.status.message = Status.STATUS_CODE_ERROR, one.error
-            _write(span, one.attributes)
-        return bytes(message.SerializeToString())
-
-
-def _write(message: Any, values: Mapping[str, Attribute]) -> None:
-    """Add attributes to a message."""
-    for name, value in values.items():
-        one = message.attributes.add()
-        one.key = name
-        given = _text(value) if isinstance(value, str) else value
-        setattr(one.value, _FIELDS[type(value)], given)
-
-
-def _text(text: str) -> str:
-    """Return a text without what UTF-8 cannot write, which a name that a client has invented may have."""
-    return text.encode("utf-8", "replace").decode()

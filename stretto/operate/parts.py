@@ -55,7 +55,7 @@ class Parts(NamedTuple):
 
     def plus(self, other: Parts) -> Parts:
         """Return the sums of two, part by part."""
-        return Parts(*map(add, self, other))
+        return Parts._make(map(add, self, other))
 
     def to_json(self) -> dict[str, float]:
         """Return the parts that are not nothing, as JSON."""

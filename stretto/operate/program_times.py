@@ -10,7 +10,7 @@ A request that belongs to no program is one by itself, named by its id.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -87,7 +87,7 @@ class ProgramTime:
     saved_s: float = 0.0
     last_number: int | None = None
     open: dict[int, _Open] = field(default_factory=dict)
-    requests: deque[RequestTime] = field(default_factory=lambda: deque(maxlen=_MAX_REQUESTS))
+    requests: list[RequestTime] = field(default_factory=list)
 
     @property
     def wall_s(self) -> float:
@@ -155,7 +155,7 @@ class ProgramTimes(Observer):
             client_s=opened.client_s,
             is_llm=is_llm,
         )
-        program.path = opened.path.plus(parts)
+        program.path = parts if opened.path is NOTHING else opened.path.plus(parts)
         program.last_s, program.last_number = ended_s, opened.number
         num_cached = trace.cached_tokens or 0
         saved_s = num_cached * rates.prefill.token_s
@@ -164,6 +164,8 @@ class ProgramTimes(Observer):
         program.prompt_tokens += trace.prompt_tokens or 0
         program.cached_tokens += num_cached
         program.output_tokens += trace.output_tokens or 0
+        if len(program.requests) >= _MAX_REQUESTS:
+            del program.requests[0]
         program.requests.append(
             RequestTime(
                 opened.number,

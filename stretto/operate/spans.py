@@ -2,7 +2,10 @@
 
     program (invoke_workflow)      of requests without a `traceparent`; others belong to their client's span
       request (chat, embeddings, execute_tool, …)
-        attempt (CLIENT)           one for each time that the request was sent to a worker
+        attempt (CLIENT)           one for each time that it was sent to a worker, if there were several
+
+A request that was sent once, without a failure, is its own attempt: its span is a CLIENT's, and has what that
+of the attempt would have.
 
 Token counts stand at requests alone, so that a viewer counts them once. A program's span ends when its query
 ends, when it was silent for `SILENT_S`, or with the door.
@@ -14,100 +17,17 @@ Source: OpenTelemetry semantic-conventions-genai v0.1.0, in development: a workf
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random, SystemRandom
-from typing import Literal, NamedTuple, TypeAlias
 
-from stretto.model.record import record
+from stretto.operate.span_records import EndedRequest, SpanRecord, shared_of_programs
 from stretto.sched.messages import Action, Event, Open, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sched.request_trace import RequestTrace, TenantProgram, TraceContext
 
 SILENT_S = 300.0
 _MAX_PROGRAMS = 10_000
-_OPERATIONS: Mapping[str, str] = {
-    "/v1/chat/completions": "chat",
-    "/v1/messages": "chat",
-    "/v1/responses": "chat",
-    "/v1/completions": "text_completion",
-    "/generate": "text_completion",
-    "/v1/embeddings": "embeddings",
-    "decode": "chat",
-    "embed": "embeddings",
-    "search": "retrieval",
-    "web_search": "retrieval",
-    "tool": "execute_tool",
-    "call": "execute_tool",
-}
-"""GenAI operations by the path of a request or the operation of a step; of others `stretto.` and its name."""
-Attribute: TypeAlias = str | int | float | bool
-
-
-@record
-class SpanRecord:
-    """One span that has ended. Times are those of the driver's clock.
-
-    Attributes:
-        parent_id: span that it belongs to; 0 for none.
-        error: what went wrong, as one word; "" for nothing.
-    """
-
-    name: str
-    kind: Literal["internal", "client"]
-    trace_id: int
-    span_id: int
-    parent_id: int
-    start_s: float
-    end_s: float
-    attributes: Mapping[str, Attribute]
-    error: str = ""
-
-
-class EndedRequest(NamedTuple):
-    """A request that has ended, whose spans are still to be made. Times are those of the driver's clock."""
-
-    trace: RequestTrace
-    context: TraceContext
-    ended_s: float
-
-    def spans(self, new_id: Callable[[int], int]) -> list[SpanRecord]:
-        """Return its span, and those of its attempts.
-
-        Args:
-            new_id: returns a random number of so many bits.
-        """
-        trace, context, ended_s = self
-        operation = _OPERATIONS.get(trace.target) or f"stretto.{trace.target.rpartition('/')[2]}"
-        named = trace.step if operation == "execute_tool" else trace.model
-        found = [
-            SpanRecord(
-                f"{operation} {named}" if named else operation,
-                "internal",
-                context.trace_id,
-                context.span_id,
-                context.parent_id,
-                trace.arrived_s,
-                ended_s,
-                _attributes(trace, operation),
-                "" if trace.status == 200 else str(trace.status),
-            )
-        ]
-        if not trace.target.startswith("/"):
-            return found  # a task of an engine in this process is its own attempt
-        ends_s = [one.at_s for one in trace.tries[1:]] + [ended_s]
-        for number, (one, end_s) in enumerate(zip(trace.tries, ends_s, strict=True), 1):
-            attributes: dict[str, Attribute] = {
-                "server.address": one.name,
-                "stretto.attempt": number,
-                "stretto.reason": one.choice.reason,
-            }
-            failure = "attempt failed" if one.failure else ""
-            ids = context.trace_id, new_id(64), context.span_id
-            found.append(
-                SpanRecord(f"attempt {number}", "client", *ids, one.at_s, end_s, attributes, failure)
-            )
-        return found
 
 
 @dataclass(slots=True)
@@ -115,11 +35,10 @@ class _Program:
     """A program's span, which has not ended."""
 
     context: TraceContext
-    name: str
+    door: str
     start_s: float
     last_s: float
     num_open: int = 0
-    attributes: dict[str, Attribute] = field(default_factory=dict)
 
 
 class Spans(Observer):
@@ -138,6 +57,8 @@ class Spans(Observer):
         self.new_id = Random(SystemRandom().getrandbits(128)).getrandbits
         self._programs: OrderedDict[TenantProgram, _Program] = OrderedDict()
         self._queries: dict[str, TenantProgram] = {}
+        self._look_s = 0.0
+        """When to look again for a program that was silent for long."""
 
     def begin(self, trace: RequestTrace, parent: TraceContext | None) -> TraceContext:
         """Give a request its place among the spans, and return it.
@@ -204,15 +125,7 @@ class Spans(Observer):
             self._programs.move_to_end(key)
             return program
         context = TraceContext(self.new_id(128), self.new_id(64), 0, is_sampled=True)
-        attributes: dict[str, Attribute] = {
-            "gen_ai.operation.name": "invoke_workflow",
-            "gen_ai.agent.name": trace.door,
-            "gen_ai.conversation.id": key[1],
-            **({"stretto.tenant": trace.tenant} if trace.tenant else {}),
-            "openinference.span.kind": "CHAIN",
-        }
-        name = f"invoke_workflow {trace.door}"
-        program = _Program(context, name, trace.arrived_s, trace.arrived_s, attributes=attributes)
+        program = _Program(context, trace.door, trace.arrived_s, trace.arrived_s)
         self._programs[key] = program
         if len(self._programs) > _MAX_PROGRAMS:
             self._end_program(next(iter(self._programs)))
@@ -220,50 +133,34 @@ class Spans(Observer):
 
     def _end_silent(self, now_s: float) -> None:
         """End the program that was silent longest, if that was long."""
-        if self._programs:
-            key, program = next(iter(self._programs.items()))
-            if program.num_open:
-                self._programs.move_to_end(key)
-            elif now_s - program.last_s > SILENT_S:
-                self._end_program(key)
+        if now_s < self._look_s or not self._programs:
+            return
+        key, program = next(iter(self._programs.items()))
+        if program.num_open:
+            self._programs.move_to_end(key)
+        elif now_s - program.last_s > SILENT_S:
+            self._end_program(key)
+        else:
+            self._look_s = program.last_s + SILENT_S
 
     def _end_program(self, key: TenantProgram) -> None:
-        one = self._programs.pop(key)
+        one, (tenant, name) = self._programs.pop(key), key
         ids = one.context
         self._emit(
             SpanRecord(
-                one.name, "internal", ids.trace_id, ids.span_id, 0, one.start_s, one.last_s, one.attributes
+                f"invoke_workflow {one.door}",
+                "internal",
+                ids.trace_id,
+                ids.span_id,
+                0,
+                one.start_s,
+                one.last_s,
+                {"gen_ai.conversation.id": name},
+                "",
+                shared_of_programs(one.door, tenant),
             )
         )
 
     def check_invariants(self) -> None:
         """Check that no program has fewer than no open requests. For tests."""
         assert all(program.num_open >= 0 for program in self._programs.values())
-
-
-def _attributes(trace: RequestTrace, operation: str) -> Mapping[str, Attribute]:
-    """Return what a request's span says: no value of a prompt or an answer."""
-    last = trace.tries[-1] if trace.tries else None
-    held_s = 0.0 if last is None else last.held_s
-    first_s = trace.first_token_s
-    found: dict[str, Attribute | None] = {
-        "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": "stretto",
-        "gen_ai.request.model": trace.model or None,
-        "gen_ai.conversation.id": trace.program or None,
-        "gen_ai.tool.name": trace.step if operation == "execute_tool" else None,
-        "gen_ai.request.stream": True if first_s is not None else None,
-        "gen_ai.usage.input_tokens": trace.prompt_tokens,
-        "gen_ai.usage.cache_read.input_tokens": trace.cached_tokens,
-        "gen_ai.usage.output_tokens": trace.output_tokens,
-        "gen_ai.response.time_to_first_chunk": None if first_s is None else first_s - trace.arrived_s,
-        "error.type": None if trace.status == 200 else str(trace.status),
-        "http.response.status_code": trace.status or None,
-        "stretto.request.id": trace.request_id,
-        "stretto.tenant": trace.tenant or None,
-        "stretto.step": trace.step or None,
-        "stretto.held_s": held_s,
-        "stretto.queue_s": trace.waited_s - held_s,
-        "stretto.waited_for": trace.why or None,
-    }
-    return {name: value for name, value in found.items() if value is not None}

@@ -7,19 +7,20 @@ the hashes of their blocks.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
 from stretto.model.record import record
-from stretto.sched.observer import Observer
+from stretto.sched.observer import ARRIVED, ENDED, KEYED, Observer
 from stretto.sched.request_trace import RequestTrace, TenantProgram
 
 _MAX_REQUESTS = 2000
-_MAX_PROGRAMS = 2000
+_MAX_EVENTS = 3 * _MAX_REQUESTS
+"""Events that are kept: a request comes, has a key, and ends."""
 _MAX_OPENINGS = 8
 _MAX_BLOCKS = 1024
 
@@ -88,37 +89,70 @@ class _Open:
 
 
 class RecentTraffic(Observer):
-    """An observer that keeps the last requests of a door."""
+    """An observer that keeps what has happened to the last requests of a door, until somebody asks for it."""
 
     def __init__(self) -> None:
-        self._requests: deque[SeenRequest] = deque(maxlen=_MAX_REQUESTS)
-        self._programs: OrderedDict[TenantProgram, _Seen] = OrderedDict()
+        self._events: deque[tuple[int, RequestTrace, Any]] = deque(maxlen=_MAX_EVENTS)
+
+    def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
+        """Note that a request has come."""
+        self._events.append((ARRIVED, trace, now_s))
+
+    def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
+        """Note the key of the prompt of a request that has come, as far as it is compared."""
+        hashes = pack_hashes(key.blocks)[: _MAX_BLOCKS * HASH_BYTES]
+        self._events.append((KEYED, trace, (hashes, len(key.blocks))))
+
+    def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
+        """Note that a request has ended."""
+        self._events.append((ENDED, trace, now_s))
+
+    def requests(self) -> list[SeenRequest]:
+        """Return the requests that were answered, by their ends. One that was open for longer than the events
+        that are kept is none of them.
+        """
+        return _Reader().read(self._events)[-_MAX_REQUESTS:]
+
+
+class _Reader:
+    """Reads what requests waited for, and what their prompts share, from what has happened to them."""
+
+    def __init__(self) -> None:
+        self._requests: list[SeenRequest] = []
+        self._programs: defaultdict[TenantProgram, _Seen] = defaultdict(_Seen)
         self._openings: deque[_Seen] = deque(maxlen=_MAX_OPENINGS)
         self._open: dict[int, _Open] = {}
         self._num = 0
 
-    def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
-        """Note that a request has come."""
-        seen = self._program(trace.tenant_program)
+    def read(self, events: Iterable[tuple[int, RequestTrace, Any]]) -> list[SeenRequest]:
+        """Return the requests that were answered."""
+        for which, trace, what in events:
+            if which == ARRIVED:
+                self._arrived(trace)
+            elif which == KEYED:
+                self._keyed(trace, *what)
+            else:
+                self._ended(trace, what)
+        return self._requests
+
+    def _arrived(self, trace: RequestTrace) -> None:
+        seen = self._programs[trace.tenant_program]
         self._open[id(trace)] = _Open(self._num, seen, seen.last)
         self._num += 1
 
-    def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
-        """Note the key of the prompt of a request that has come."""
+    def _keyed(self, trace: RequestTrace, hashes: bytes, num_blocks: int) -> None:
         if (opened := self._open.get(id(trace))) is None:
             return
-        hashes = pack_hashes(key.blocks)[: _MAX_BLOCKS * HASH_BYTES]
         seen = opened.program
         for one in (seen,) if seen.hashes else self._openings:
             if (num := _num_alike(one.hashes, hashes)) > opened.num_alike:
                 opened.like, opened.num_alike = one.number, num
         if not seen.hashes:
             self._openings.append(_Seen(None, opened.number, hashes))
-        opened.num_blocks = len(key.blocks)
+        opened.num_blocks = num_blocks
         seen.number, seen.hashes = opened.number, hashes
 
-    def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
-        """Keep a request that was answered."""
+    def _ended(self, trace: RequestTrace, now_s: float) -> None:
         if (opened := self._open.pop(id(trace), None)) is None:
             return
         if trace.status != 200 or not trace.tries or not (opened.num_blocks or trace.door == "openai"):
@@ -146,19 +180,6 @@ class RecentTraffic(Observer):
                 opened.num_blocks,
             )
         )
-
-    def requests(self) -> list[SeenRequest]:
-        """Return the requests, by their ends."""
-        return list(self._requests)
-
-    def _program(self, key: TenantProgram) -> _Seen:
-        if (seen := self._programs.get(key)) is None:
-            seen = self._programs[key] = _Seen()
-            if len(self._programs) > _MAX_PROGRAMS:
-                self._programs.popitem(last=False)
-        else:
-            self._programs.move_to_end(key)
-        return seen
 
 
 def _num_alike(one: bytes, other: bytes) -> int:

@@ -8,8 +8,8 @@ have the same model; its servers then answer the calls of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, TypeAlias
 
@@ -75,6 +75,8 @@ class AppRequest:
         chunks: tokens of each chunk of its document.
         nodes: nodes that it is for; empty for all.
         answers: tokens of the answers, by node, where they are known.
+        inputs: values of the inputs of an app whose answers decide, by name.
+        known: answers to calls of such an app, by step and number of the call.
     """
 
     id: str
@@ -82,6 +84,8 @@ class AppRequest:
     chunks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     answers: Mapping[str, int] | None = None
+    inputs: Mapping[str, object] | None = None
+    known: Mapping[tuple[str, int], object] | None = None
 
 
 class Application:
@@ -106,6 +110,19 @@ class Application:
     def node(self, name: str) -> ModelNode:
         """Return the node of this name. Raises KeyError if there is none."""
         return self._by_name[name]
+
+    def counted(self, count: Callable[[ModelNode], ModelNode], of_part: Callable[[str], int]) -> Application:
+        """Return the application with the tokens of its own texts counted.
+
+        Args:
+            count: returns a node with its text counted.
+            of_part: returns the tokens of a part of a prompt.
+        """
+        return Application(self.name, [count(node) for node in self.nodes])
+
+    def identity(self) -> list[object]:
+        """Return what decides its answers, as plain data: a journal belongs to it."""
+        return [asdict(node) for node in self.nodes]
 
     def sources(self, nodes: Collection[str]) -> Mapping[str, frozenset[str]]:
         """Return the models that each model of some nodes waits for, directly or through others; itself too.

@@ -26,7 +26,10 @@ def lower_bound_s(problem: Problem, drawn: Mapping[str, DrawnCalls]) -> float:
     """Return a lower bound of the makespan, in seconds: the least time that is no less than the longest path,
     and in which all devices together can do the work of all models, loading included.
     """
-    works = [_works(problem, model, drawn) for model in problem.models]
+    called = [
+        model for model in problem.models if any(len(drawn[name].outputs) for name in problem.nodes_of(model))
+    ]
+    works = [_works(problem, model, drawn) for model in called]
     num_devices = problem.machine.num_devices
 
     def fits(limit_s: float) -> bool:
@@ -154,14 +157,14 @@ def _longest_path_s(problem: Problem, drawn: Mapping[str, DrawnCalls]) -> float:
         first_s = min(_loading_s(problem, problem.app.node(name).model, tp) for tp in costs)
         alone_s = np.min([_alone_s(cost, calls) for cost in costs.values()], axis=0)
         begin_s = np.full(len(alone_s), first_s)
-        for source, feed in problem.workload.feeds[name].items():
+        for source, feed in calls.feeds.items():
             if source in ended_s:
                 begin_s = np.maximum(begin_s, feed.latest(ended_s[source], first_s))
         ends_s = begin_s + alone_s
         for call in np.flatnonzero(calls.calls.previous >= 0).tolist():
             ends_s[call] = max(begin_s[call], ends_s[calls.calls.previous[call]]) + alone_s[call]
         ended_s[name] = ends_s
-    return max(float(ends_s.max()) for ends_s in ended_s.values())
+    return max(float(ends_s.max(initial=0.0)) for ends_s in ended_s.values())
 
 
 def _alone_s(cost: ReplicaCost, calls: DrawnCalls) -> Floats:

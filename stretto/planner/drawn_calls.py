@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stretto.costs.step_arrays import Ints
 from stretto.planner.application import ModelNode
+from stretto.planner.feed import Feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,13 @@ class DrawnCalls:
     Attributes:
         prompts: tokens of each prompt, and of its answer so far.
         outputs: tokens that each call still generates.
+        feeds: answers of each input that the prompts take.
     """
 
     calls: NodeCalls
     prompts: Ints
     outputs: Ints
+    feeds: Mapping[str, Feed]
 
 
 @dataclass(frozen=True, slots=True)

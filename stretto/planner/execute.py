@@ -205,7 +205,7 @@ class _Executor:
                 numbers[name] = np.full(len(self.progress[name].ended_s), -1)
             numbers[name][calls] = np.arange(first, first + len(calls))
             first += len(calls)
-        feeds = self.problem.workload.feeds
+        feeds = {name: self.drawn[name].feeds for name in numbers}
         inner = [(name, source) for name in numbers for source in feeds[name] if source in numbers]
         if not inner:
             return None
@@ -256,7 +256,7 @@ class _Executor:
         """
         calls = self.progress[name].drawn.calls
         ready_s = np.full(len(calls.requests), now_s)
-        for source, feed in self.problem.workload.feeds[name].items():
+        for source, feed in self.drawn[name].feeds.items():
             if source not in together:
                 ended_s = self.progress[source].ended_s.copy()
                 for one in self.running.get(self.problem.app.node(source).model, []):

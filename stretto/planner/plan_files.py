@@ -26,7 +26,10 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 
 from stretto.model.errors import ConfigError, UserError
+from stretto.model.user_files import is_in_file
 from stretto.planner.application import Application, AppRequest, ModelNode, Named, NumTokens
+from stretto.planner.deciding.app_file import app_of, is_deciding, query_request
+from stretto.planner.deciding.nodes import DrawnApplication
 from stretto.planner.prompt_slots import constant_text, known_slots, slots_of
 from stretto.planner.token_counts import TextTokens, tokens_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
@@ -57,16 +60,20 @@ class _RequestLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_application(path: Path) -> Application:
-    """Read an application from a YAML file.
+    """Read an application from a YAML file, or one of a Python file that is given as FILE.py:NAME.
 
     Raises:
         ConfigError: it cannot be read, or a field or name is missing, unknown or of the wrong kind.
     """
+    if is_in_file(str(path)):
+        return app_of(None, path)
     try:
         found = read_yaml(path)
     except YAML_ERRORS as error:
         raise ConfigError(f"{path}: {error}") from error
     try:
+        if is_deciding(found):
+            return app_of(found, path)
         written = read_as(_Written, found)
         nodes = [_node(fields, f"node {at}") for at, fields in enumerate(written.nodes, 1)]
         return Application(path.stem if written.name is None else written.name, nodes)
@@ -90,16 +97,21 @@ def _node(fields: Any, place: str) -> ModelNode:
     return node
 
 
-def read_requests(path: Path, tokens: TextTokens | None = None) -> list[AppRequest]:
+def read_requests(
+    path: Path, tokens: TextTokens | None = None, app: Application | None = None
+) -> list[AppRequest]:
     """Read requests from a file of JSON lines.
 
     Args:
         tokens: what counts texts; None estimates by their characters.
+        app: application that they are for, if its answers decide.
 
     Raises:
         ConfigError: it cannot be read, has no requests, a line is wrong (the message has its number), or two
             requests have the same `custom_id`.
     """
+    if isinstance(app, DrawnApplication):
+        return read_lines(path, partial(query_request, app=app), lambda request: request.id)
     return read_lines(path, partial(parse_request, tokens=tokens), lambda request: request.id)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 
 from stretto.costs.loading import Source
 from stretto.costs.output_lengths import LengthsBySource
@@ -12,6 +12,8 @@ from stretto.costs.shape import LLMModel
 from stretto.model.errors import ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.deciding.nodes import DrawnApplication
+from stretto.planner.deciding.workload import DrawnWorkload
 from stretto.planner.drawn_calls import DrawnCalls
 from stretto.planner.machine import PlanMachine, ReplicaCost, costs_by_tp, planned_model
 from stretto.planner.plan import ReplicaKey
@@ -19,10 +21,13 @@ from stretto.planner.workload import Workload
 
 
 class Problem:
-    """An application with its requests on a machine; the lengths of answers are drawn several times.
+    """An application with its requests on a machine; the lengths of answers, and what answers decide, are
+    drawn several times.
 
     Attributes:
+        app: the application; of one whose answers decide, the steps that the draws have.
         sizes: sizes of each model that has calls.
+        deciding: distributions of the answers that decide what is asked next, by step.
         costs: costs of one replica, by model that has calls and number of its devices.
         preempts: whether a stage of a plan may end replicas that still have calls.
         loaded: seconds until each replica that runs now is ready, by model and devices. Plans need not load
@@ -49,18 +54,26 @@ class Problem:
         answers: AnswersSoFar = NO_ANSWERS,
         weights: Source = "cache",
     ) -> None:
-        models = {node.name: _model(node, machine) for node in app.nodes}
-        self.app = app
         self.machine = machine
-        self.workload = Workload(app, requests, models, lengths, answers)
-        self.sizes = {node.model: models[node.name] for node in app.nodes if node.name in self.names}
+        self._seeds = [seed * 1000 + number for number in range(num_draws)]
+        if isinstance(app, DrawnApplication):
+            self.workload: Workload | DrawnWorkload = DrawnWorkload(
+                app.source, requests, partial(planned_model, machine=machine), lengths, answers, self._seeds
+            )
+        else:
+            models = {node.name: _model(node, machine) for node in app.nodes}
+            self.workload = Workload(app, requests, models, lengths, answers)
+        self.app = self.workload.app
+        self.deciding = self.workload.deciding if isinstance(self.workload, DrawnWorkload) else {}
+        self.sizes = {
+            node.model: self.workload.models[node.name] for node in self.app.nodes if node.name in self.names
+        }
         self.costs: dict[str, dict[int, ReplicaCost]] = {
             model: costs_by_tp(sizes, machine, sizes.max_context_tokens, weights)
             for model, sizes in self.sizes.items()
         }
         self.preempts = preempts
         self.loaded: Mapping[ReplicaKey, float] = {}
-        self._seeds = [seed * 1000 + number for number in range(num_draws)]
         self._drawn: dict[int, dict[str, DrawnCalls]] = {}
 
     @property

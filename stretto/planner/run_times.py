@@ -128,7 +128,8 @@ class RunTimes:
         costs, drawn = self.problem.costs[model], self.problem.draw(0)
         cost = costs[min(costs)]
         seconds = {name: self._simulated(_Steps(calls_together([drawn[name]])), cost)[-1] for name in nodes}
-        return {name: float(took_s / sum(seconds.values())) for name, took_s in seconds.items()}
+        total_s = max(1e-12, sum(seconds.values()))
+        return {name: float(took_s / total_s) for name, took_s in seconds.items()}
 
     def _alone_s(self, model: str, plan: tuple[int, int]) -> float:
         """Return the seconds from the start of a model's replicas, (dp, tp), until all its calls are done."""
@@ -161,6 +162,8 @@ class RunTimes:
         wholes: one over each of `_parts`.
         """
         most, num_wholes = self._effort.most_requests, len(steps.wholes)
+        if not num_wholes:  # no answer of this draw has asked for any
+            return np.zeros(1 + len(self._parts()))
         counts = [1, *(-(-num_wholes // parts) for parts in self._parts())]
         num_halves = self.num_devices.bit_length() + _NUM_SMALL
         halves = {-(-num_wholes // 2**half) for half in range(num_halves)}

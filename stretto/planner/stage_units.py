@@ -18,7 +18,7 @@ def stage_units(stage: PresentStage, problem: Problem) -> Iterator[list[int]]:
     units: dict[object, list[int]] = {}
     for at, one in enumerate(stage.replicas):
         mine = sources[one.model]
-        feeds = (source for name in stage.nodes[one.model] for source in problem.workload.feeds[name])
+        feeds = (source for name in stage.nodes[one.model] for source in problem.app.node(name).inputs)
         is_linked = any(sources[other] == mine for other in mine - {one.model}) or any(
             source in stage.nodes[one.model] for source in feeds
         )

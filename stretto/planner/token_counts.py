@@ -86,7 +86,7 @@ class TextTokens:
 
     def counted(self, app: Application) -> Application:
         """Return an application whose nodes' own texts are counted too, where they were estimated."""
-        return Application(app.name, [self._counted(node) for node in app.nodes])
+        return app.counted(self._counted, self.of_part)
 
     def _counted(self, node: ModelNode) -> ModelNode:
         text = constant_text(node.prompt)

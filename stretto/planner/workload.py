@@ -73,28 +73,18 @@ class Workload:
             calls = self.calls[node.name] = self._calls_of(node, requests, answers)
             feeds = self.feeds[node.name] = {name: self._feed(name, calls) for name in node.inputs}
             running = answers.running.get(node.name, ())
-            places = _ready(calls, feeds.values())[: len(running)]
+            places = ready_calls(len(calls.requests), feeds.values(), calls.previous)[: len(running)]
             calls.generated[places] = np.minimum(running[: len(places)], node.max_tokens - 1)
         self.estimated: set[str] = set()
-        self.beliefs = {node.name: self._belief_of(node, lengths, answers) for node in app.nodes}
+        self.beliefs: dict[str, LengthBelief] = {}
+        for node in app.nodes:
+            self.beliefs[node.name], is_known = believed_lengths(
+                node, self.models[node.name], lengths, answers
+            )
+            if not is_known:
+                self.estimated.add(node.name)
         for node in app.nodes:
             self._check_context(node, requests)
-
-    def _belief_of(self, node: ModelNode, lengths: LengthsBySource, answers: AnswersSoFar) -> LengthBelief:
-        model = self.models[node.name].name
-        is_known = lengths.knows(model, node.template)
-        if not is_known:
-            self.estimated.add(node.name)
-        try:
-            worth = _TEMPLATE_WORTH if is_known and node.template else _MODEL_WORTH
-            before = LengthBelief(lengths.of(model, node.template), worth)
-        except ConfigError:
-            before = LengthBelief(lengths.of(_OTHER_MODEL), _OTHER_WORTH)
-        found = answers.lengths.get(node.name, Counter[int]())
-        whole = (tokens for tokens in found.elements() if tokens < node.max_tokens)
-        cut = [node.max_tokens for tokens in found.elements() if tokens >= node.max_tokens]
-        still_run = [tokens + 1 for tokens in answers.running.get(node.name, ())]
-        return before.updated(whole, [*cut, *still_run])
 
     def _check_context(self, node: ModelNode, requests: Sequence[AppRequest]) -> None:
         calls, context = self.calls[node.name], self.models[node.name].max_context_tokens
@@ -150,7 +140,7 @@ class Workload:
             before = calls.previous[call]
             prompts[call] += outputs[before] + calls.generated[before]
             outputs[call] = max(1, min(int(wanted[call]), context - int(prompts[call])))
-        return DrawnCalls(calls, prompts, outputs)
+        return DrawnCalls(calls, prompts, outputs, self.feeds[node.name])
 
     def _calls_of(self, node: ModelNode, requests: Sequence[AppRequest], answers: AnswersSoFar) -> NodeCalls:
         """Return the calls of a node that are left; those of its inputs are known already."""
@@ -244,9 +234,28 @@ def _shown(node: ModelNode) -> list[str]:
     return [name for name in node.inputs if shows(node.prompt, name)]
 
 
-def _ready(calls: NodeCalls, feeds: Iterable[Feed]) -> Ints:
-    """Return the calls of a node that wait for no other."""
-    can_run = calls.previous < 0
+def believed_lengths(
+    node: ModelNode, model: LLMModel, lengths: LengthsBySource, answers: AnswersSoFar
+) -> tuple[LengthBelief, bool]:
+    """Return what is believed about the lengths of a node's answers, and whether those of its model and kind
+    of prompt were counted.
+    """
+    is_known = lengths.knows(model.name, node.template)
+    try:
+        worth = _TEMPLATE_WORTH if is_known and node.template else _MODEL_WORTH
+        before = LengthBelief(lengths.of(model.name, node.template), worth)
+    except ConfigError:
+        before = LengthBelief(lengths.of(_OTHER_MODEL), _OTHER_WORTH)
+    found = answers.lengths.get(node.name, Counter[int]())
+    whole = (tokens for tokens in found.elements() if tokens < node.max_tokens)
+    cut = [node.max_tokens for tokens in found.elements() if tokens >= node.max_tokens]
+    still_run = [tokens + 1 for tokens in answers.running.get(node.name, ())]
+    return before.updated(whole, [*cut, *still_run]), is_known
+
+
+def ready_calls(num: int, feeds: Iterable[Feed], previous: Ints | None = None) -> Ints:
+    """Return the calls of a node, of which there are `num`, that wait for no other."""
+    can_run = np.ones(num, bool) if previous is None else previous < 0
     for one in feeds:
         can_run &= one.taken < 0
     return np.flatnonzero(can_run)

@@ -23,7 +23,6 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.operate.traffic import SeenRequest, read_requests
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.virtual_door import ServedTimes, serve_virtually
-from stretto.router.workers import Worker
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, SizedPrompt, checked_trace
@@ -125,13 +124,6 @@ def simulated_change(told: Mapping[str, Any], num_more: int = 1) -> WhatIfWorker
     names = ("placement", "order", "holds_programs")
     config = RouterConfig(worker=workers, **{name: told[name] for name in names})
     return with_more_workers(read_requests(told["requests"]), config, num_more)
-
-
-def workers_as_they_are(workers: Sequence[Worker]) -> tuple[WorkerConfig, ...]:
-    """Return the settings of workers with what was learned of them: how many requests each runs at once, and
-    the size of its KV memory.
-    """
-    return tuple(replace(one.config, num_slots=one.num_slots, kv_tokens=one.kv_tokens) for one in workers)
 
 
 def _another(config: RouterConfig, number: int) -> WorkerConfig:

@@ -121,7 +121,7 @@ class EngineTier:
                 assert isinstance(scheduler, BatchScheduler)
                 return scheduler.failed(instance, batch, error), []
             case AddInstance(_, replica):
-                return [], scheduler.add_instance(replica, now_s)
+                return [], [*scheduler.instances.add(replica, now_s)]
             case Drain(_, instance, how):
                 return [], scheduler.drain(instance, how, now_s)
             case InstanceReady(_, instance):

@@ -47,7 +47,7 @@ class Served:
 
     Attributes:
         num_draws: number of draws that there will be; the capacity has those that are known.
-        broken: the next load above the capacity in the draw with the median.
+        broken: the lowest load above the capacity that is missed in the draw with the median.
         price: price per hour; None if none was given.
     """
 
@@ -228,12 +228,15 @@ def likely_level(study: Study, server: Server) -> int:
 def _served(study: Study, fleet: Fleet, capacity: Capacity, price: float | None) -> Served:
     draw = capacity.middle_draw
     level = capacity.levels[draw]
-    load = study.grid.load(study.lowest if level is None else level + 1)
-    broken = None
-    if level is None or level < study.grid.highest:
-        missed = study.outcome(fleet, load, draw).missed(study.objectives)
-        broken = Break(fleet, load, missed) if missed else None
-    return Served(fleet, capacity, study.draws, broken, price)
+    served_amount = 0.0 if level is None else study.grid.load(level).amount
+    broken = [
+        Break(fleet, load, missed)
+        for (tried, load, of), outcome in study.outcomes.items()
+        if (tried, of) == (fleet, draw) and load.amount > served_amount
+        if (missed := outcome.missed(study.objectives))
+    ]
+    nearest = min(broken, key=lambda one: one.load.amount, default=None)
+    return Served(fleet, capacity, study.draws, nearest, price)
 
 
 def _what_if(study: Study, base: Served, variant: Variant) -> WhatIf:

@@ -1,14 +1,17 @@
-"""The largest load within some objectives, by bisection on a grid of loads.
+"""The largest load within some objectives, by a search on a grid of loads.
 
-A load that a fleet serves, it is taken to serve at all smaller amounts too. Amounts lie a twentieth apart,
-which is finer than what draws differ by. Each draw has a capacity of its own; their spread is the interval.
+Each draw has a capacity of its own; their spread is the interval. A percentile of some hundred requests goes
+up and down between neighbouring loads of one draw, so that one load that misses does not end what is served.
+What was measured at all loads tried is fitted by the nearest curve that never falls (isotonic regression of
+the logarithms), and the capacity is where that curve crosses the limit. The search goes on until loads on
+both sides of it were tried. Amounts lie a twentieth apart, which is finer than what draws differ by.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.sizing.load import Load, Unit
@@ -16,6 +19,10 @@ from stretto.sizing.load import Load, Unit
 _STEP = 1.05
 _GALLOP = 6
 """Levels between two loads that are tried while the capacity is not enclosed: a third more."""
+_BESIDE = 2
+"""Levels on each side of a capacity that are tried."""
+_MOST_TIMES = 4.0
+"""What is this much above or below the limit counts as no more: a run that misses by far is ended early."""
 _LEAST_PER_S = 1e-4
 _MOST = {"sessions": 100_000.0, "per_s": 100_000.0}
 
@@ -87,6 +94,49 @@ def highest_level(guess: int, lowest: int, highest: int) -> Generator[int, bool,
         middle = (low + high) // 2
         low, high = (middle, high) if (yield middle) else (low, middle)
     return low
+
+
+def capacity_level(guess: int, lowest: int, highest: int) -> Generator[int, float, int | None]:
+    """Search the level at which what is measured crosses its limit: yield levels to be tried, be sent what
+    was measured there over the limit, and return the highest level of which the fitted curve is within it;
+    None if even the lowest is above.
+
+    About four levels are tried if the guess is right.
+    """
+    tried: dict[int, float] = {}
+    search = highest_level(guess, lowest, highest)
+    try:
+        level = next(search)
+        while True:
+            tried[level] = yield level
+            level = search.send(tried[level] <= 1.0)
+    except StopIteration:
+        pass
+    while True:
+        found = crossing(tried)
+        last = lowest - 1 if found is None else found
+        beside = range(max(lowest, last - _BESIDE + 1), min(highest, last + _BESIDE) + 1)
+        left = [level for level in beside if level not in tried]
+        if not left:
+            return found
+        for level in left:
+            tried[level] = yield level
+
+
+def crossing(tried: Mapping[int, float]) -> int | None:
+    """Return the highest level of which the nearest curve that never falls is within the limit.
+
+    Args:
+        tried: what was measured over the limit, by level.
+    """
+    pools: list[tuple[float, int, int]] = []
+    for level in sorted(tried):
+        total, number = math.log(min(max(tried[level], 1 / _MOST_TIMES), _MOST_TIMES)), 1
+        while pools and pools[-1][0] / pools[-1][1] > total / number:
+            before, num_before, _ = pools.pop()
+            total, number = total + before, number + num_before
+        pools.append((total, number, level))
+    return max((last for total, _, last in pools if total <= 0.0), default=None)
 
 
 @dataclass(frozen=True, slots=True)

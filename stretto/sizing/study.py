@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from stretto.sizing.capacity import Capacity, Levels, highest_level
+from stretto.sizing.capacity import Capacity, Levels, capacity_level
 from stretto.sizing.load import Load, Unit
 from stretto.sizing.objectives import Objective
 from stretto.sizing.traffic import Traffic
@@ -124,18 +124,19 @@ class Study:
     def _levels(self, fleet: Fleet, guesses: Mapping[int, int]) -> Iterator[tuple[int, int | None]]:
         """Yield each draw with its highest level, in the order in which they are found."""
         left = list(guesses.items())
-        searches: dict[int, Generator[int, bool, int | None]] = {}
+        searches: dict[int, Generator[int, float, int | None]] = {}
         tried: dict[int, Load] = {}
         while left or tried:
             while left and len(tried) < self.num_parallel:
                 draw, guess = left.pop(0)
-                searches[draw] = highest_level(guess, self.lowest, self.grid.highest)
+                searches[draw] = capacity_level(guess, self.lowest, self.grid.highest)
                 tried[draw] = self.grid.load(next(searches[draw]))
             begun = {draw: self._begun((fleet, load, draw)) for draw, load in tried.items()}
             wait(begun.values(), return_when=FIRST_COMPLETED)
             for draw in [draw for draw, future in begun.items() if future.done()]:
                 try:
-                    level = searches[draw].send(self.meets(fleet, tried[draw], draw))
+                    outcome = self.outcome(fleet, tried[draw], draw)
+                    level = searches[draw].send(outcome.times_limit(self.objectives))
                     tried[draw] = self.grid.load(level)
                 except StopIteration as found:
                     del tried[draw]

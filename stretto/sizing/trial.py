@@ -70,6 +70,13 @@ class Outcome:
         ]
         return tuple(sorted(missed, key=lambda pair: -pair[1] / pair[0].limit_s))
 
+    def times_limit(self, objectives: Sequence[Objective]) -> float:
+        """Return what was measured over the limit, of the objective that is nearest to being missed or is
+        missed by most.
+        """
+        measured = zip(objectives, self.values_s, strict=True)
+        return max((value_s / one.limit_s for one, value_s in measured if value_s is not None), default=0.0)
+
 
 def run(
     fleet: Fleet,

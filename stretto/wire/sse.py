@@ -17,7 +17,6 @@ from stretto.model.errors import BadServer
 
 CONTENT_TYPE = "text/event-stream"
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
 MAX_LINE_BYTES = 1_000_000
 _FIELDS = (bytearray(b"data"), bytearray(b"error"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.size.benchmark import crossings
+from benchmarks.size.benchmark import crossings, medians
 from benchmarks.size.real_time import run_real
 from stretto.sizing.asked import parse_servers
 from stretto.sizing.load import Load
@@ -22,6 +22,11 @@ def test_the_capacity_is_where_times_rise_above_the_limit() -> None:
     assert list(crossings([(80, 0.5), (100, 1.0), (120, 4.0)], 2.0)) == [pytest.approx(110)]
     assert list(crossings([(80, 0.5), (100, 1.0)], 2.0)) == []
     assert list(crossings([(80, 3.0), (100, 4.0)], 2.0)) == []
+
+
+def test_the_median_over_draws_counts_at_each_load() -> None:
+    counted = [{"load": load, "measured_s": value} for load, value in ((9, 1), (8, 3), (8, 1), (8, 2))]
+    assert medians(counted, "measured_s") == [(8, 2.0), (9, 1.0)]
 
 
 def test_a_load_of_recorded_traffic_runs_on_an_emulated_server() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("uvloop")
-pytest.importorskip("opentelemetry.proto", reason="the extra otel is not installed")
 
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.watching.benchmark import COST, WatchingSize, measure
@@ -17,7 +16,7 @@ def test_a_small_run_has_all_figures() -> None:
         WatchingSize(servers=2, rounds=1, requests=50, connections=3, streams=2), BenchmarkOptions()
     )
     rows = report.table(COST)
-    assert list(rows) == ["blind", "plain", "watched"]
+    assert list(rows) == ["blind", "plain", "spans", "page", "watched"]
     values = [value for row in rows.values() for value in row.values.values()]
     assert all(isinstance(value, float) and value > 0 for value in values)
     assert rows["blind"].values["to_blind"] == 1.0

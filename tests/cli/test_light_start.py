@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.main import get_command
@@ -17,7 +18,7 @@ from stretto.apps import APPS
 from stretto.cli import names
 from stretto.cli.commands import app
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.costs.loading import SOURCES
+from stretto.costs.loading import Source
 from stretto.engines.batch.embedding import DTYPES, MINILM
 from stretto.engines.llms import RECOVER_S
 from stretto.planner.cores import CPU
@@ -196,7 +197,7 @@ def test_names_in_help_are_those_of_the_tables() -> None:
     assert tuple(ORDERS) == names.POLICIES
     assert tuple(PLACEMENTS) == names.PLACEMENTS
     assert tuple(PLANNERS) == names.PLANNERS
-    assert SOURCES == names.WEIGHTS
+    assert get_args(Source) == names.WEIGHTS
     assert DTYPES == names.DTYPES
     assert MINILM == names.EMBEDDER
     assert RECOVER_S == names.RECOVER_S

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.emulated import emulating, fleet_of
 from support.openai_stub import EVENT_STREAM, OpenAIStub, Reply
+from support.tiny_checkpoint import build_tokenizer
 
 from stretto import Runtime
 from stretto.apps import agent
@@ -19,7 +20,10 @@ from stretto.engines.catalogue import tools_engine
 from stretto.engines.llms import llm_engine
 from stretto.model.errors import BadReply
 from stretto.wire.errors import ApiError
+from stretto.wire.paths import ApiChoice
 from stretto.wire.tool_calls import CallPart, joined_calls, read_tool_calls
+
+pytest_plugins = ("support.llm_fixtures",)
 
 
 @tool
@@ -28,8 +32,8 @@ def weather(city: str) -> str:
     return f"-3 degrees in {city}"
 
 
-async def ask(url: str, question: str, **settings: object) -> AgentRun:
-    async with Runtime([llm_engine(url, api="chat"), tools_engine([weather])]) as runtime:
+async def ask(url: str, question: str, api: ApiChoice = "chat", **settings: Any) -> AgentRun:
+    async with Runtime([llm_engine(url, api=api), tools_engine([weather])]) as runtime:
         app = agent([weather], instructions="Be short.", **settings)
         outputs = await runtime.run(app, {"question": question})
         run = outputs["run"]
@@ -58,8 +62,7 @@ def test_an_agent_answers_with_the_emulators_scripted_calls(tmp_path: Path, *, t
     file = tmp_path / "replies.json"
     file.write_text(json.dumps(SCRIPT))
     with emulating(fleet_of(replies=file)) as (url,):
-        settings = {} if takes_calls else {"api": "completions"}
-        llm = llm_engine(url, **{"api": "chat", **settings})
+        llm = llm_engine(url, api="chat" if takes_calls else "completions")
 
         async def main() -> AgentRun:
             async with Runtime([llm, tools_engine([weather])]) as runtime:
@@ -92,7 +95,7 @@ def called(*calls: tuple[str, object]) -> Reply:
     return chat({"role": "assistant", "content": None, "tool_calls": listed}, "tool_calls")
 
 
-def served(*replies: Reply, **settings: object) -> tuple[AgentRun, list[Any]]:
+def served(*replies: Reply, **settings: Any) -> tuple[AgentRun, list[Any]]:
     asked: list[Any] = []
 
     def answer(body: Mapping[str, Any]) -> Reply:
@@ -127,6 +130,42 @@ def test_calls_and_results_are_messages() -> None:
     assert "not JSON" in results[1]["content"]
 
 
+RECORDED: tuple[
+    dict[str, Any], ...
+] = (  # vLLM 0.32 with --tool-call-parser hermes; ids and times are left out
+    {"delta": {"role": "assistant", "content": ""}},
+    {"delta": {"tool_calls": [{"index": 0, "id": "t92f", "function": {"name": "weather"}}]}},
+    *(
+        {"delta": {"content": None, "tool_calls": [{"index": 0, "function": {"arguments": piece}}]}}
+        for piece in ("{", '\n    "', "city", '":', ' "', "Os", "lo", '"', "\n}")
+    ),
+    {"delta": {}, "finish_reason": "tool_calls", "stop_reason": None, "token_ids": None},
+)
+
+
+def test_tools_go_by_chat_to_a_server_whose_tokenizer_is_known(tiny_chat_checkpoint: Path) -> None:
+    """Such a server gets other prompts as token ids, and reads calls of tools in chats alone."""
+    chunks = [json.dumps({"choices": [{"index": 0, **choice}]}) for choice in RECORDED]
+    raw = "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"]).encode()
+    replies = [Reply(raw=raw, headers=EVENT_STREAM), chat({"content": "Cold."})]
+    tokenizer = build_tokenizer()
+
+    def tokens(body: Mapping[str, Any]) -> str:
+        return json.dumps({"tokens": tokenizer.encode(body["prompt"], add_special_tokens=False).ids})
+
+    async def main() -> AgentRun:
+        model = {"root": str(tiny_chat_checkpoint)}
+        pages = {"POST /tokenize": tokens}
+        async with OpenAIStub(lambda _: replies.pop(0), model=model, pages=pages) as stub:
+            run = await ask(stub.url, "How is it in Oslo?", api="auto")
+            assert all("messages" in body and "tools" in body for body in stub.requests)
+            return run
+
+    run = asyncio.run(main())
+    assert [(one.id, one.arguments) for one in run.calls] == [("t92f", '{\n    "city": "Oslo"\n}')]
+    assert run.answer == "Cold."
+
+
 def test_after_the_last_turn_calls_are_forbidden() -> None:
     run, asked = served(called(("weather", '{"city": "Oslo"}')), chat({"content": "Cold."}), max_turns=1)
     assert (run.answer, run.ended) == ("Cold.", "max_turns")
@@ -155,8 +194,17 @@ def test_a_server_that_refuses_tools_gets_them_in_words(status: int, reason: str
     assert run.answer == "Cold."
     assert run.calls[0].text == "-3 degrees in Oslo"
     assert ["tools" in body for body in asked] == [True] * num_refused + [False] * 3
+    assert "response_format" not in str(asked)
     told = asked[num_refused]["messages"][0]["content"]
     assert "- weather(city: string): Tell the weather of a city." in told
+
+
+def test_a_server_that_is_to_hold_calls_to_the_schema_gets_the_tools_in_words() -> None:
+    calls = '[{"name": "weather", "arguments": {"city": "Oslo"}}]'
+    run, asked = served(chat({"content": calls}), chat({"content": "Cold."}), constrained=True, max_turns=1)
+    assert [call.text for call in run.calls] == ["-3 degrees in Oslo"]
+    assert ["response_format" in body for body in asked] == [True, False]
+    assert not any("tools" in body for body in asked)
 
 
 def test_other_refusals_are_no_refusals_of_tools() -> None:

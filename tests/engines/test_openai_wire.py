@@ -175,7 +175,7 @@ def test_half_a_character_is_refused(text: str) -> None:
 
 
 def test_a_refusal_says_when_to_come_back_and_crosses_processes() -> None:
-    refused = errors.overloaded("100 requests wait", 1.2)
+    refused = RequestRefused(errors.ApiError(429, "100 requests wait", "RateLimitError", None, 1.2))
     again = pickle.loads(pickle.dumps(refused))
     assert again.answer == refused.answer
     assert refused.answer.headers() == {"Retry-After": "2"}
@@ -253,7 +253,11 @@ def test_an_error_in_mid_stream_tells_whether_to_try_again(code: int, kind: type
 
 @given(st.lists(json_values, max_size=5), st.data())
 def test_events_are_whole_however_they_are_cut(events: list[Any], data: st.DataObject) -> None:
-    sent = b"".join(sse.KEEP_ALIVE + sse.encode_event(event) for event in events) + sse.DONE + b"data: 1\n\n"
+    sent = (
+        b"".join(b": keep-alive\n\n" + sse.encode_event(event) for event in events)
+        + sse.DONE
+        + b"data: 1\n\n"
+    )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=8)))
     decoder = sse.EventDecoder()
     received: list[bytes] = []

@@ -65,9 +65,10 @@ def test_what_a_file_has_made_stays_of_its_own_classes_when_it_changes(
     ran: list[str], tmp_path: Path
 ) -> None:
     file = written(tmp_path / "one" / "own.py")
-    made = run_file(file, "an app").Made()
+    made = maker_in_file(f"{file}:Made", "placement")()
     written(file, CODE.format(name="changed"))
     assert run_file(file, "an app").Made.name == "changed"
+    assert maker_in_file(f"{file}:Made", "placement")().name == "changed"
     assert type(pickle.loads(pickle.dumps(made))) is type(made)
     assert made.name == "one"
     assert ran == ["one", "changed"]

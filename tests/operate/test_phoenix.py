@@ -15,7 +15,9 @@ import pytest
 from support.routing import routing, run
 
 from benchmarks.router.contestants import free_port
-from stretto.operate.spans import SpanRecord
+from stretto.operate import otel
+from stretto.operate.otlp import write_spans
+from stretto.operate.span_records import SpanRecord
 from stretto.operate.watch import Watch
 
 PHOENIX = os.environ.get("STRETTO_PHOENIX", "")
@@ -70,19 +72,17 @@ def sums_of(viewer: httpx.Client) -> dict[str, Any]:
     return found
 
 
-def test_the_viewer_counts_our_tokens_and_finds_all_parents(viewer: httpx.Client) -> None:
-    from stretto.operate.otel import SpanSender
-
+def test_the_viewer_counts_our_tokens_and_finds_all_parents(
+    viewer: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[SpanRecord] = []
-    sender = SpanSender(str(viewer.base_url))
-    write = sender._message
 
-    def message(records: list[SpanRecord]) -> bytes:
+    def written(records: list[SpanRecord], epoch_ns: int) -> bytes:
         sent.extend(records)
-        return write(records)
+        return write_spans(records, epoch_ns)
 
-    sender._message = message  # type: ignore[method-assign]
-    watch = Watch(sender)
+    monkeypatch.setattr(otel, "write_spans", written)
+    watch = Watch(otel.SpanSender(str(viewer.base_url)))
 
     async def main() -> None:
         async with routing("503", "well", watch=watch, max_failures=99) as at:

@@ -304,7 +304,7 @@ def test_requests_begin_as_their_calls_are_needed(tmp_path: Path, monkeypatch: p
             num_live.append(len(self._live))
             return super().answered(call, answer)
 
-    monkeypatch.setattr("stretto.planner.running.run.CallBook", Book)
+    monkeypatch.setattr("stretto.planner.running.book.CallBook", Book)
     monkeypatch.setattr("stretto.planner.running.drive._WINDOW", 8)
     app = Application("pair", [ModelNode("writer", "m", 9), ModelNode("judge", "n", 9, inputs=("writer",))])
     plan = Plan("test", (Stage((PlannedReplica("m", (0,)), PlannedReplica("n", (1,)))),))

@@ -13,6 +13,8 @@ from support.emulated import emulating, fleet_of
 from support.services import served
 
 from stretto.engines.llms import llm_engine
+from stretto.model.tools import ToolOffer
+from stretto.service.openai.tools import read_tools
 
 CHAT = "/v1/chat/completions"
 ASKED = {"messages": [{"role": "user", "content": "Where is the inn?"}], "max_tokens": 8}
@@ -56,7 +58,7 @@ def test_a_schema_and_tools_are_asked_of_the_server(http: httpx.Client) -> None:
     assert call["function"] == {"name": "count", "arguments": '{"n": 1}'}
 
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}},
 }
@@ -109,6 +111,15 @@ def test_a_server_that_takes_tools_is_sent_them_and_the_turns_so_far(tmp_path: P
         assert ask([{"role": "user", "content": "Who?"}]).message.content == '["I", "do not know"]'
         (must,) = ask([{"role": "user", "content": "Oslo"}], tool_choice="required").message.tool_calls
         assert must.function.name == "weather"
+
+
+def test_a_tool_that_is_strict_is_so_at_the_server() -> None:
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    for tool in (WEATHER, strict):
+        use = read_tools([tool], "required", True, None)
+        assert use is not None
+        (sent,) = ToolOffer.from_json(use.offer()).tools
+        assert sent["function"].get("strict") == tool["function"].get("strict")
 
 
 def test_what_the_server_refuses_is_the_requests_fault(http: httpx.Client) -> None:

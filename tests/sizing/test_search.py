@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from random import Random
 
-from stretto.sizing.capacity import Capacity, Levels, highest_level
+from stretto.sizing.capacity import Capacity, Levels, capacity_level, crossing
 from stretto.sizing.fleets import Counts, place, search_fleets
 
 
@@ -20,36 +21,69 @@ def check_level(draw: Random) -> None:
     last = draw.randrange(-1, highest + 1)
     tried = []
 
-    def meets(level: int) -> bool:
+    def times_limit(level: int) -> float:
         assert 0 <= level <= highest
         tried.append(level)
-        return level <= last
+        return 0.9 if level <= last else draw.choice([1.1, 5.0, math.inf])
 
-    found = searched(meets, draw.randrange(-5, 70), highest)
+    found = searched(times_limit, draw.randrange(-5, 70), highest)
     assert found == (None if last < 0 else last)
     assert len(tried) == len(set(tried))
 
 
-def searched(meets: Callable[[int], bool], guess: int, highest: int) -> int | None:
-    search = highest_level(guess, 0, highest)
+def searched(times_limit: Callable[[int], float], guess: int, highest: int) -> int | None:
+    search = capacity_level(guess, 0, highest)
     try:
         level = next(search)
         while True:
-            level = search.send(meets(level))
+            level = search.send(times_limit(level))
     except StopIteration as end:
         found: int | None = end.value
         return found
 
 
-def test_a_good_guess_needs_two_runs() -> None:
+def test_a_good_guess_needs_a_run_for_each_level_near_the_capacity() -> None:
     tried: list[int] = []
 
-    def meets(level: int) -> bool:
+    def times_limit(level: int) -> float:
         tried.append(level)
-        return level <= 20
+        return 2 ** ((level - 20.5) / 4)
 
-    assert searched(meets, 20, 99) == 20
-    assert tried == [20, 21]
+    assert searched(times_limit, 20, 99) == 20
+    assert sorted(tried) == [19, 20, 21, 22]
+
+
+def test_one_load_that_misses_or_is_met_by_chance_does_not_end_the_search() -> None:
+    smooth = {level: 2 ** ((level - 30.5) / 4) for level in range(60)}
+    for guess in (20, 29, 31, 40):
+        assert searched((smooth | {28: 1.05}).__getitem__, guess, 59) == 30
+        assert searched((smooth | {33: 0.99}).__getitem__, guess, 59) == 30
+
+
+def test_the_crossing_is_that_of_the_nearest_curve_that_never_falls() -> None:
+    for seed in range(100):
+        draw = Random(seed)
+        tried = {level: math.exp(draw.uniform(-1, 1) + 0.1 * (level - 6)) for level in range(12)}
+        assert crossing(tried) == max(
+            (level for level, fit in nearest_curve(tried) if fit <= 0), default=None
+        )
+    assert crossing({3: 0.5, 4: math.inf}) == 3
+    assert crossing({3: math.inf}) is None
+
+
+def nearest_curve(tried: dict[int, float]) -> list[tuple[int, float]]:
+    """Isotonic regression by its min-max formula."""
+    logs = [math.log(tried[level]) for level in sorted(tried)]
+    number = len(logs)
+
+    def mean(first: int, last: int) -> float:
+        return sum(logs[first : last + 1]) / (last + 1 - first)
+
+    fits = [
+        max(min(mean(first, last) for last in range(place, number)) for first in range(place + 1))
+        for place in range(number)
+    ]
+    return list(zip(sorted(tried), fits, strict=True))
 
 
 def test_the_cheapest_fleet_is_that_of_a_scan_of_all_fleets() -> None:
@@ -67,7 +101,8 @@ def check_fleet(draw: Random) -> None:
 
     def serves(counts: Counts) -> bool:
         asked.append(counts)
-        return sum(number * one for number, one in zip(counts, each, strict=True)) ** power >= load
+        served = sum(number * one for number, one in zip(counts, each, strict=True))
+        return math.pow(served, power) >= load
 
     guesses = [load / one * draw.uniform(0.8, 1.25) if one else None for one in each]
     *_, found = search_fleets(prices, serves, guesses, most)

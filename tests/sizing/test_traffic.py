@@ -17,6 +17,7 @@ from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import made_up_token_ids
 from stretto.sizing.answer import Answer, answers
 from stretto.sizing.asked import parse_servers
+from stretto.sizing.capacity import crossing
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.page import answer_page
@@ -148,8 +149,13 @@ def test_the_answer_is_what_runs_at_and_above_the_capacity_say(traffic: Traffic)
     assert alone.capacity.levels
     for draw, level in enumerate(alone.capacity.levels):
         assert level is not None
-        assert study.meets(alone.fleet, study.grid.load(level), draw)
-        assert not study.meets(alone.fleet, study.grid.load(level + 1), draw)
+        tried = {
+            study.grid.at_most(load.amount): outcome.times_limit(objectives)
+            for (fleet, load, of), outcome in study.outcomes.items()
+            if (fleet, of) == (alone.fleet, draw)
+        }
+        assert {level - 1, level, level + 1, level + 2} <= tried.keys()
+        assert level == crossing(tried)
     best = answer.best
     assert best is not None
     assert best.price == 2.0 * best.fleet.num_servers

@@ -84,7 +84,7 @@ class Agent(Component):
                 LLM must hold. What is over is cut off, and the LLM is told.
             constrained: whether calls must follow a JSON schema that allows these tools only. None holds the
                 models that run in this process or in its workers to it, where llguidance is installed. True
-                has servers asked too, and an engine that cannot refuses it.
+                has servers asked too, which get the tools in words then; an engine that cannot refuses it.
             engine: name of the LLM engine.
             tools_engine: name of the engine that runs the tools.
         """
@@ -131,10 +131,11 @@ def _settings(config: Agent.Config) -> Mapping[str, object]:
     functions = tuple(tool.declared.to_openai() for tool in config.tools)
     offer = ToolOffer(config.instructions, functions, max_tokens=max_tokens)
     last = ToolOffer(config.instructions, functions, "none", config.max_tokens)
+    in_words = config.constrained is True  # servers do not hold calls of their own form to a schema
     return {
         "introduction": "\n".join([config.instructions, "Tools:", *lines]),
-        "offer": offer.to_json(),
-        "last_offer": last.to_json(),
+        "offer": "" if in_words else offer.to_json(),
+        "last_offer": "" if in_words else last.to_json(),
         "schema": "" if config.constrained is False else turn_schema(config.tools, config.max_calls),
         "schema_if_able": config.constrained is None,
         "has_effects": any(tool.effects for tool in config.tools),

@@ -13,7 +13,9 @@ _WINDOW = 32
 _LEAST_EXPECTED = 512
 """Tokens that a prompt must be expected to find, so that a single block more or less does not count."""
 _MANY_MISSES, _FEW_MISSES = 0.10, 0.04
-_MOST_DOWN, _BACK, _UP = 0.08, 0.02, 0.01
+_MOST_DOWN, _BACK, _UP = 0.08, 0.05, 0.01
+_FORGIVEN = 0.005
+"""Part of the way to the size that was said by which the belief may come back further, in a window."""
 _LEAST_BEYOND, _BEYOND_SHARE = 3, 0.8
 _LEAST_SHARE = 0.25
 """Part of the configured size below which the belief never falls: then other clients share the cache."""
@@ -30,6 +32,11 @@ class KVBelief:
     def __init__(self, configured: int | None) -> None:
         self.configured = configured
         self.tokens = math.inf if configured is None else float(configured)
+        self._back_to = self.tokens
+        """Where the belief comes back to after it fell: at first halfway to what was too large, and further
+        from window to window. If that were the size that was said, a size that was said too large would be
+        believed again and again.
+        """
         self._has_hit = False
         self._num_expected = self._num_missed = self._num_beyond = self._num_found = 0
 
@@ -37,6 +44,7 @@ class KVBelief:
         """Take another number of tokens for the size that was said; what is believed changes by as much."""
         if self.configured is not None:
             self.tokens *= configured / self.configured
+            self._back_to *= configured / self.configured
             self.configured = configured
 
     def note(self, expected: int, cached: int, computed_since: int, taken: float) -> None:
@@ -64,13 +72,13 @@ class KVBelief:
         missed = self._num_missed / max(1, self._num_expected)
         known = self.configured
         if missed > _MANY_MISSES:
-            least = 0.0 if known is None else _LEAST_SHARE * known
-            self.tokens = max(
-                least, min(self.tokens, self._begin(taken)) * (1.0 - min(_MOST_DOWN, missed / 2))
-            )
+            least, too_large = 0.0 if known is None else _LEAST_SHARE * known, self._begin(taken)
+            self.tokens = max(least, too_large * (1.0 - min(_MOST_DOWN, missed / 2)))
+            self._back_to = (self.tokens + too_large) / 2
         elif missed < _FEW_MISSES and self.tokens < math.inf:
             if known is not None and self.tokens < known:
-                self.tokens = min(float(known), self.tokens + _BACK * (known - self.tokens))
+                self.tokens += _BACK * max(0.0, self._back_to - self.tokens)
+                self._back_to += _FORGIVEN * (known - self._back_to)
             if self._num_found >= max(_LEAST_BEYOND, _BEYOND_SHARE * self._num_beyond):
                 self.tokens *= 1.0 + _UP
         self._num_expected = self._num_missed = self._num_beyond = self._num_found = 0

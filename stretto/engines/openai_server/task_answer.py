@@ -21,9 +21,15 @@ from stretto.model.tools import ToolOffer
 from stretto.model.values import answer_segment
 
 
-def facts_for(task: LLMTask, known: ServerFacts) -> ServerFacts:
-    """Return the facts by which a task is sent to a server: a prompt to go on with as it is is no chat."""
-    return replace(known, api="completions") if is_raw(task.prompt) else known
+def facts_for(task: LLMTask, known: ServerFacts, *, has_tools: bool = False) -> ServerFacts:
+    """Return the facts by which a task is sent to a server: a prompt to go on with as it is is no chat, and
+    tools are sent by chat also where the tokenizer is known, as the server then reads the calls.
+    """
+    if is_raw(task.prompt):
+        return replace(known, api="completions")
+    if has_tools and known.tokenizer is not None and known.tokenizer.has_template:
+        return replace(known, api="chat", tokenizer=None)
+    return known
 
 
 class TaskAnswer:
@@ -54,7 +60,7 @@ class TaskAnswer:
         offered: ToolOffer | None,
         openings: ReplyOpenings,
     ) -> None:
-        self.facts = facts_for(task, known)
+        self.facts = facts_for(task, known, has_tools=offered is not None and config.api == "auto")
         self._task = task
         self._emit = emit
         self._openings = openings

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from stretto.model.errors import InternalError, StrettoError
-from stretto.planner.running.calls import CallBook
+from stretto.planner.running.book import Book
 from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall
 from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
@@ -25,7 +26,9 @@ def result_of(reply: Reply) -> CallAnswer | StrettoError:
         return reply.error
     assert reply.outputs is not None
     usage = reply.usage
-    return CallAnswer(str(reply.outputs["answer"]), usage.num_prompt_tokens, usage.num_output_tokens)
+    answer = reply.outputs["answer"]
+    text = json.dumps(answer) if isinstance(answer, list) else str(answer)
+    return CallAnswer(text, usage.num_prompt_tokens, usage.num_output_tokens)
 
 
 class CallEnds:
@@ -35,7 +38,7 @@ class CallEnds:
         on_ended: called with each request that has ended. An answer is on the disk by then.
     """
 
-    def __init__(self, book: CallBook, committer: Committer, on_ended: Callable[[CallEnded], None]) -> None:
+    def __init__(self, book: Book, committer: Committer, on_ended: Callable[[CallEnded], None]) -> None:
         self._book = book
         self._committer = committer
         self._on_ended = on_ended
@@ -46,8 +49,9 @@ class CallEnds:
         Errors are not saved: the next run makes these calls again.
         """
         if isinstance(result, StrettoError):
-            self._show(self._book.failed(call, result).ended)
-            return ()
+            after = self._book.failed(call, result)
+            self._show(after.ended)
+            return after.ready
         progress = self._book.answered(call, result)
         self._committer.add(entry_of(call, result, self._book.requests), partial(self._show, progress.ended))
         return progress.ready

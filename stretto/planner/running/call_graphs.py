@@ -31,12 +31,13 @@ class CallGraphs:
         """
         roles = tuple(message.role for message in messages)
         types = tuple("text" if message.tools is None else "any" for message in messages)
-        key = engine, node, roles, types, tuple(decode.items())
+        constants = tuple(message.text if message.is_constant else None for message in messages)
+        key = engine, node, roles, types, constants, tuple(decode.items())
         if key not in self._known:
             step = _ANSWER_OF + node if node else "answer"
             if len(self._known) >= _MOST_KNOWN:
                 self._known.pop(next(iter(self._known)), None)  # another thread may have been first
-            self._known[key] = compile_graph(_graph(engine, step, roles, types, decode), {})
+            self._known[key] = compile_graph(_graph(engine, step, messages, types, decode), {})
         return self._known[key]
 
 
@@ -45,6 +46,7 @@ def inputs_of(messages: Sequence[PromptMessage]) -> dict[str, object]:
     return {
         f"message{at}": message.text if message.tools is None else message.tools
         for at, message in enumerate(messages)
+        if not message.is_constant
     }
 
 
@@ -54,16 +56,23 @@ def node_of_step(step: str) -> str:
 
 
 def _graph(
-    engine: str, step: str, roles: Sequence[str | None], types: Sequence[str], decode: Mapping[str, Any]
+    engine: str,
+    step: str,
+    messages: Sequence[PromptMessage],
+    types: Sequence[str],
+    decode: Mapping[str, Any],
 ) -> Graph:
-    names = [f"message{at}" for at in range(len(roles))]
+    names: dict[str, str] = {}
     parts: list[Constant | Slot] = []
-    for name, role in zip(names, roles, strict=True):
-        if role is not None:
-            parts.append(Constant("", role))
-        parts.append(Slot(name))
+    for at, (message, type_) in enumerate(zip(messages, types, strict=True)):
+        if message.is_constant:
+            parts.append(Constant(message.text, message.role))
+            continue
+        if message.role is not None:
+            parts.append(Constant("", message.role))
+        names[f"message{at}"] = type_
+        parts.append(Slot(f"message{at}"))
     args = tuple(Arg(name, Ref(name)) for name in names)
     prefill = Primitive("kv", "prefill", args, tuple(parts), engine=engine)
     answer = Primitive(step, "decode", (Arg("kv", Ref("kv")),), (), config_items(decode), engine)
-    inputs = tuple(zip(names, types, strict=True))
-    return Graph("call", inputs, (prefill, answer), (), (("answer", Ref(step)),))
+    return Graph("call", tuple(names.items()), (prefill, answer), (), (("answer", Ref(step)),))

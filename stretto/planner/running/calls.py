@@ -23,7 +23,6 @@ from stretto.planner.running.planned_calls import (
 )
 from stretto.planner.running.request_store import Kind, RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest, SentLine
-from stretto.planner.running.sent_lines import chat_of
 
 
 class CallBook:
@@ -32,6 +31,7 @@ class CallBook:
     Attributes:
         num_left: calls by node that still have to be made, or to be answered.
         num_requests_left: number of requests that have not ended.
+        num_resumed: calls that an earlier run has answered.
         num_to_begin: requests that `ready` has still to reach, by the nodes of their first calls.
     """
 
@@ -43,7 +43,7 @@ class CallBook:
         self.requests = requests
         self._live: dict[int, LiveRequest] = {}  # of requests that have begun
         self._has_ended = bytearray(len(requests))
-        self.num_requests_left = len(requests)
+        self.num_requests_left, self.num_resumed = len(requests), 0
         self.num_left = {node.name: 0 for node in app.nodes}
         self.num_to_begin = dict.fromkeys(self.num_left, 0)
         self._first_of: dict[tuple[tuple[str, ...], bool], Sequence[str]] = {}
@@ -54,18 +54,20 @@ class CallBook:
             for name, num_calls in calls.items():
                 self.num_left[name] += num_calls * count
 
+    def model_of(self, call: PlannedCall) -> str:
+        """Return the model that a call is for."""
+        return self._app.node(call.node).model
+
     def left(self) -> list[AppRequest]:
         """Return the requests that have not ended, as planners see them."""
-        requests = zip(self.requests.planned(), self._has_ended, strict=True)
-        return [request for request, has_ended in requests if not has_ended]
+        return [self.requests.planned()[number] for number in self._left_numbers()]
 
     def ended(self) -> dict[str, dict[tuple[int, int], int]]:
         """Return the tokens of each answer to a request that has not ended, by node; the keys are the place
         of the request in `left`, and the number of the call.
         """
         found: dict[str, dict[tuple[int, int], int]] = {name: {} for name in self.num_left}
-        numbers = (number for number, has_ended in enumerate(self._has_ended) if not has_ended)
-        for place, number in enumerate(numbers):
+        for place, number in enumerate(self._left_numbers()):
             live = self._live.get(number)
             for name, answers in live.answers.items() if live else ():
                 for at, answer in enumerate(answers):
@@ -106,10 +108,6 @@ class CallBook:
         """Return the line that a call hands on; None if it is a call of a node."""
         return self._texts(call.request).sent
 
-    def chat(self, call: PlannedCall) -> SentLine:
-        """Return a call of a node as what a server that speaks OpenAI's API gets."""
-        return chat_of(self._app.node(call.node).model, self.prompt(call), self.decode(call))
-
     def decode(self, call: PlannedCall) -> dict[str, Any]:
         """Return the settings of a call's decode. Calls of one request and node have different seeds."""
         request, node = self._texts(call.request), self._app.node(call.node)
@@ -148,6 +146,7 @@ class CallBook:
 
     def resume(self, answers: Iterable[tuple[PlannedCall, CallAnswer]]) -> Iterator[CallEnded]:
         """Note answers of an earlier run; yield the requests that end. To be read up before `ready`."""
+        self.num_resumed = sum(self.num_left.values())
         for call, answer in answers:
             if call.number >= dict(self._calls_of(self.requests.kind(call.request))).get(call.node, 0):
                 continue  # of a damaged line without a checksum
@@ -156,13 +155,16 @@ class CallBook:
                 ended = self._ended(call.request)
             if ended is not None:
                 yield ended
+        self.num_resumed -= sum(self.num_left.values())
 
     def has(self, call: PlannedCall) -> bool:
         """Return whether there is such a call, and it is still wanted."""
         live = self._begun(call.request)
-        if live is None or call.node in live.failed:
-            return False
-        return 0 <= call.number < len(live.answers.get(call.node, ()))
+        answers = () if live is None or call.node in live.failed else live.answers.get(call.node, ())
+        return 0 <= call.number < len(answers)
+
+    def _left_numbers(self) -> Iterator[int]:
+        return (number for number in range(len(self.requests)) if not self._has_ended[number])
 
     def _texts(self, number: int) -> RunRequest:
         """Return a request that has begun, with its texts."""
@@ -279,8 +281,7 @@ class CallBook:
 
     def _ended_at_once(self, call: PlannedCall, answer: CallAnswer) -> CallEnded | None:
         """End a request of a single call, which has not begun, by its answer. None if it is no such one."""
-        number = call.request
-        kind = self.requests.kind(number)
+        number, kind = call.request, self.requests.kind(call.request)
         if self._num_calls[kind] != 1 or self._has_ended[number] or number in self._live:
             return None
         self.num_left[call.node] -= 1

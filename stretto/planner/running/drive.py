@@ -13,10 +13,10 @@ from stretto.model.errors import EngineUnavailable, InternalError, StrettoError
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
+from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import CallEnds, result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.call_queue import CallQueue
-from stretto.planner.running.calls import CallBook
 from stretto.planner.running.fleet_watch import FleetWatch
 from stretto.planner.running.plan_executor import (
     Abandon,
@@ -75,7 +75,7 @@ class DrivenRun:
     app: Application
     plan: Plan
     make: MakeReplica
-    book: CallBook
+    book: Book
     on_ended: Callable[[CallEnded], None]
     on_calls: Callable[[], None]
     replanning: Replanning | None = None
@@ -114,7 +114,6 @@ class _Driver:
         self._watch = watch
         self._graphs = CallGraphs()
         self._executor = PlanExecutor(run.app, run.plan, run.book.num_left)
-        self._models = {node.name: node.model for node in run.app.nodes}
         self._queues = {model: CallQueue() for model in run.app.models}
         self._calls: dict[str, dict[PlannedCall, Callable[[], None]]] = {model: {} for model in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
@@ -168,7 +167,7 @@ class _Driver:
         has_drawn = False
         while self._wants_more(model) and (calls := next(self._new, None)) is not None:
             for call in calls:
-                self._queues[self._models[call.node]].append(call)
+                self._queues[self._book.model_of(call)].append(call)
             has_drawn = True
         return has_drawn
 
@@ -186,17 +185,18 @@ class _Driver:
     def _fill_window(self, model: str) -> None:
         queue, running = self._queues[model], self._calls[model]
         share = self._share_at_hand(model)
-        most = min(_WINDOW, math.ceil(self._total(self._book.num_left, model) * share))
+        num_left = max(self._total(self._book.num_left, model), len(queue) + len(running))
+        most = min(_WINDOW, math.ceil(num_left * share))
         while queue and len(running) < most:
             call = queue.take(share)
             if not self._book.has(call):
                 continue
-            if call.node in self._abandoned:
-                self._note(call, self._abandoned[call.node])
+            if model in self._abandoned:
+                self._note(call, self._abandoned[model])
                 continue
             prompt, decode = self._book.prompt(call), self._book.decode(call)
             try:
-                running[call] = self._begin(call, prompt, decode)
+                running[call] = self._begin(model, call, prompt, decode)
             except InternalError:
                 raise
             except StrettoError as error:
@@ -207,7 +207,7 @@ class _Driver:
         replicas that are still to start.
         """
         weights = self._executor.weights(model)
-        if any(node.name in self._abandoned for node in self._run.app.models[model]):
+        if model in self._abandoned:
             return 1.0
         if not weights:
             return 0.0
@@ -215,27 +215,28 @@ class _Driver:
         return at_hand / sum(weights.values())
 
     def _begin(
-        self, call: PlannedCall, prompt: Sequence[PromptMessage], decode: Mapping[str, object]
+        self, model: str, call: PlannedCall, prompt: Sequence[PromptMessage], decode: Mapping[str, object]
     ) -> Callable[[], None]:
         """Have the runtime make a call; return what cancels it."""
-        graph = self._graphs.of(self._models[call.node], prompt, decode, call.node)
-        return self._runtime.start(graph, inputs_of(prompt), partial(self._on_reply, call), passes="none")
+        graph = self._graphs.of(model, prompt, decode, call.node)
+        on_reply = partial(self._on_reply, model, call)
+        return self._runtime.start(graph, inputs_of(prompt), on_reply, passes="none")
 
-    def _on_reply(self, call: PlannedCall, reply: Reply) -> None:
+    def _on_reply(self, model: str, call: PlannedCall, reply: Reply) -> None:
         """Note the end of a call. What is raised ends the run, and not the runtime, which calls this."""
         if self._has_stopped:
             return
-        del self._calls[self._models[call.node]][call]
+        del self._calls[model][call]
         self._watch.changed.set()
         try:
-            self._note(call, self._abandoned.get(call.node) or result_of(reply))
+            self._note(call, self._abandoned.get(model) or result_of(reply))
         except Exception as failure:
             self._failure = self._failure or failure
 
     def _note(self, call: PlannedCall, result: CallAnswer | StrettoError) -> None:
         """Note the answer to a call, or the error that it failed with, and queue the calls that follow."""
         for ready in self._ends.note(call, result):
-            self._queues[self._models[ready.node]].append(ready)
+            self._queues[self._book.model_of(ready)].append(ready)
 
     def _carry_out(self, actions: Iterable[ExecutorAction]) -> None:
         for action in actions:
@@ -274,8 +275,8 @@ class _Driver:
         """Fail all calls of a model that cannot run any more; those that wait fail when they are started."""
         last_error = self._runtime.system.schedulers[model].instances.fleet.last_error
         why = "; ".join(part for part in (reason, str(last_error or "")) if part)
-        for node in (node.name for node in self._run.app.models[model]):
-            self._abandoned[node] = EngineUnavailable(f"node {node!r} has no replica any more: {why}")
+        names = ", ".join(repr(node.name) for node in self._run.app.models[model])
+        self._abandoned[model] = EngineUnavailable(f"node {names} has no replica any more: {why}")
         for cancel in list(self._calls[model].values()):
             cancel()
         self._watch.changed.set()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from stretto.planner.application import Application
-from stretto.planner.running.calls import CallBook
+from stretto.planner.running.book import Book
 from stretto.planner.running.planned_calls import PlannedCall
 
 _MOST_QUEUED = 100_000
@@ -22,17 +22,16 @@ class ModelQueues:
 
     Attributes:
         waiting: the calls that wait, by model; not to be changed.
-        model_of: the models of the nodes.
     """
 
-    def __init__(self, app: Application, book: CallBook) -> None:
-        self.model_of = {node.name: node.model for node in app.nodes}
+    def __init__(self, app: Application, book: Book) -> None:
+        self._book = book
         self.waiting: dict[str, deque[PlannedCall]] = {model: deque() for model in app.models}
         self._num_places = max(1, _MOST_QUEUED // max(1, len(self.waiting)))
         numbers: dict[frozenset[str], array[int]] = {}
         for number in range(len(book.requests)):
             if first := book.first_nodes(number):
-                models = frozenset(self.model_of[name] for name in first)
+                models = frozenset(app.node(name).model for name in first)
                 numbers.setdefault(models, array("Q")).append(number)
         self._unread = {models: book.ready(some) for models, some in numbers.items()}
 
@@ -46,11 +45,11 @@ class ModelQueues:
     def add(self, calls: Iterable[PlannedCall]) -> None:
         """Add calls at the end."""
         for call in calls:
-            self.waiting[self.model_of[call.node]].append(call)
+            self.waiting[self._book.model_of(call)].append(call)
 
-    def put_back(self, call: PlannedCall) -> None:
+    def put_back(self, model: str, call: PlannedCall) -> None:
         """Add a call that is to be the next one of its model."""
-        self.waiting[self.model_of[call.node]].appendleft(call)
+        self.waiting[model].appendleft(call)
 
     def _read(self, model: str) -> bool:
         """Read a request with a first call of a model; return whether one was read, or may be."""

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from functools import partial
 
 from stretto.model.errors import InternalError, StrettoError
-from stretto.planner.application import Application
+from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
-from stretto.planner.running.calls import CallBook
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.run import RunOutcome
 from stretto.planner.running.unplanned_run import OfflineJob, answer_all
@@ -35,15 +34,14 @@ async def run_beside(job: OfflineJob, runtime: Runtime) -> RunOutcome:
         NotSaved: an answer cannot be written; the job can be done again later.
     """
     job.check(name for name, one in runtime.deployments.items() if one.engine.is_llm)
-    return await answer_all(job, "beside", partial(_RuntimeCalls, job.app, runtime))
+    return await answer_all(job, "beside", partial(_RuntimeCalls, runtime))
 
 
 class _RuntimeCalls:
     """Makes calls on a runtime (`Caller`)."""
 
-    def __init__(self, app: Application, runtime: Runtime, book: CallBook) -> None:
+    def __init__(self, runtime: Runtime, book: Book) -> None:
         self.num_at_once = max(1, min(_WINDOW, runtime.max_queries // _SHARE))
-        self._engines = {node.name: node.model for node in app.nodes}
         self._book = book
         self._runtime = runtime
         self._graphs = CallGraphs()
@@ -61,7 +59,7 @@ class _RuntimeCalls:
     ) -> Callable[[], None]:
         """Begin a call."""
         prompt, decode = self._book.prompt(call), self._book.decode(call)
-        graph = self._graphs.of(self._engines[call.node], prompt, decode, call.node)
+        graph = self._graphs.of(self._book.model_of(call), prompt, decode, call.node)
 
         def on_reply(reply: Reply) -> None:
             ended(reply.error if isinstance(reply.error, InternalError) else result_of(reply))

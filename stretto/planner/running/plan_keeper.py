@@ -14,7 +14,7 @@ from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.plan import PlannedReplica
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.aside import aside
-from stretto.planner.running.calls import CallBook
+from stretto.planner.running.book import Book
 from stretto.planner.running.drift import Drift
 from stretto.planner.running.losses import Losses
 from stretto.planner.running.plan_executor import ExecutorAction, PlacedReplica, PlanExecutor
@@ -36,7 +36,7 @@ class PlanKeeper:
         self,
         replanner: Replanner,
         planned_s: float,
-        book: CallBook,
+        book: Book,
         executor: PlanExecutor,
         answers: AnswersWatch,
         carry_out: Callable[[Iterable[ExecutorAction]], None],

@@ -65,12 +65,14 @@ class CallEnded:
     Attributes:
         id: the request's `custom_id`.
         answers: answers of the nodes all of whose calls were answered.
+        outputs: outputs of an app whose answers decide; None for nodes.
     """
 
     id: str
     kind: Kind
     answers: Mapping[str, Sequence[CallAnswer]]
     error: StrettoError | None = None
+    outputs: Mapping[str, object] | None = None
 
 
 @record

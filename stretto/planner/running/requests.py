@@ -6,11 +6,14 @@ has.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
+from stretto.planner.deciding.app_file import query_request
+from stretto.planner.deciding.nodes import DrawnApplication
 from stretto.planner.plan_files import parse_request
 from stretto.planner.running.batch_lines import BatchLines, check_texts
 from stretto.planner.running.request_lines import read_store
@@ -28,6 +31,8 @@ def read_run_requests(path: Path, app: Application, hands_on: bool = False) -> R
         ConfigError: it cannot be read, has no requests that can be run, or a line is wrong that is none of a
             Batch file; the message has its number.
     """
+    if isinstance(app, DrawnApplication):
+        return read_store(path, partial(_of_query, app), lambda found: False)
     batch = BatchLines(lambda model: _node_for(model, app), hands_on)
 
     def read(found: Any) -> RunRequest:
@@ -39,6 +44,10 @@ def read_run_requests(path: Path, app: Application, hands_on: bool = False) -> R
 def is_batch_line(found: Any) -> bool:
     """Return whether the JSON of a line has a field that only lines of Batch files have."""
     return isinstance(found, dict) and ("body" in found or "method" in found or "url" in found)
+
+
+def _of_query(app: DrawnApplication, found: Any) -> RunRequest:
+    return RunRequest(query_request(found, app), ())
 
 
 def _checked(request: RunRequest, app: Application) -> RunRequest:

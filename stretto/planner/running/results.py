@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.private_file import private
+from stretto.model.values import ABSENT
 from stretto.planner.application import Application
 from stretto.planner.running.planned_calls import CallEnded, LineFailed, WholeAnswer
 from stretto.planner.running.run_request import RefusedLine
@@ -91,6 +92,11 @@ def result_line(ended: CallEnded, app: Application) -> dict[str, Any]:
     """Return the line of a request that has ended."""
     if isinstance(ended.error, LineFailed):
         return _line(ended.id, _response(ended.error.whole), None)
+    if ended.outputs is not None:
+        outputs = {name: _plain(value) for name, value in ended.outputs.items()}
+        return _line(
+            ended.id, {"status_code": 200, "request_id": ended.id, "body": {"outputs": outputs}}, None
+        )
     if ended.error is None:
         whole = _whole(ended)
         if whole is not None:
@@ -143,6 +149,15 @@ def _answers(ended: CallEnded, app: Application) -> dict[str, str | list[str]]:
         name: answers[0].text if _is_single(app, name) else [one.text for one in answers]
         for name, answers in ended.answers.items()
     }
+
+
+def _plain(value: object) -> object:
+    """Return an output of an app as a value of JSON; what is absent is null."""
+    if value is ABSENT:
+        return None
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str) or value is None else str(value)
 
 
 def _is_single(app: Application, name: str) -> bool:

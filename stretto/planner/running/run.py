@@ -11,7 +11,7 @@ from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
-from stretto.planner.running.calls import CallBook
+from stretto.planner.running.book import Book, book_of
 from stretto.planner.running.drive import DrivenRun, Replanning, drive
 from stretto.planner.running.plan_keeper import OnPredicted
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
@@ -41,7 +41,7 @@ class PlanJob:
     app: Application
     requests: RequestStore
     served_by: str
-    plan: Callable[[CallBook], Plan] | Replanner
+    plan: Callable[[Book], Plan] | Replanner
     make: MakeReplica
     answers: Path
     failures: Path
@@ -79,8 +79,7 @@ def run_job(job: PlanJob, on_progress: OnProgress) -> RunOutcome:
         NotSaved: an answer cannot be written; the job can be done again later.
     """
     with open_journal(job.journal, job.app, job.requests, job.served_by) as journal:
-        book = CallBook(job.app, job.requests)
-        total = sum(book.num_left.values())
+        book = book_of(job.app, job.requests)
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
             results.refuse(job.requests.refused)
@@ -110,7 +109,7 @@ def run_job(job: PlanJob, on_progress: OnProgress) -> RunOutcome:
                 asyncio.run(_drive(run, journal))
         finally:
             results.close()
-    return RunOutcome(total - begun, results.num_answered, results.num_failed)
+    return RunOutcome(book.num_resumed, results.num_answered, results.num_failed)
 
 
 def _noted(
@@ -121,7 +120,7 @@ def _noted(
         yield call, answer
 
 
-def _planned(job: PlanJob, book: CallBook, answers: AnswersWatch) -> tuple[Plan, Replanning | None]:
+def _planned(job: PlanJob, book: Book, answers: AnswersWatch) -> tuple[Plan, Replanning | None]:
     """Return the plan of what is left, and what plans it again."""
     if not isinstance(job.plan, Replanner):
         return job.plan(book), None

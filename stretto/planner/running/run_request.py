@@ -29,12 +29,14 @@ class PromptMessage:
     """One message of a prompt, or more of the one before it. `tools` is what servers that take tools get in
     place of `text`.
 
-    The role None is that of the message before it, or else of the user, or of the model's plain text.
+    The role None is that of the message before it, or else of the user, or of the model's plain text. A
+    constant is part of an app's prompt, in which marks of the model count.
     """
 
     role: str | None
     text: str
     tools: ToolPart | None = None
+    is_constant: bool = False
 
 
 @record

@@ -7,7 +7,6 @@ changed: only those that are new or changed are asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -30,12 +29,12 @@ def open_journal(path: Path, app: Application, requests: RequestStore, served_by
     Raises:
         JournalError, NotSaved: see `JournalFile`.
     """
-    nodes = [asdict(node) for node in app.nodes]
+    nodes = app.identity()
     before = partial(_hash_before, served_by, nodes, requests)
     return JournalFile(path, work_hash([served_by, nodes]), before)
 
 
-def _hash_before(served_by: str, nodes: list[dict[str, object]], requests: RequestStore) -> str:
+def _hash_before(served_by: str, nodes: list[object], requests: RequestStore) -> str:
     """Return the hash of a run as journals without checksums have it: all requests are part of it."""
     return work_hash([served_by, nodes, requests.digest()])
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from stretto.model.errors import EngineUnavailable, InternalError, Overloaded, StrettoError
 from stretto.planner.application import Application
+from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import CallEnds
-from stretto.planner.running.calls import CallBook
 from stretto.planner.running.model_queues import ModelQueues
 from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall
 from stretto.runtime.journal.committer import Committer
@@ -76,7 +76,7 @@ class UnplannedCalls:
     def __init__(
         self,
         app: Application,
-        book: CallBook,
+        book: Book,
         committer: Committer,
         caller: Caller,
         write: Callable[[CallEnded], None],
@@ -136,20 +136,20 @@ class UnplannedCalls:
         if not self._book.has(call):
             return True
         try:
-            self._running[call] = self._caller.begin(call, partial(self._on_end, call))
+            self._running[call] = self._caller.begin(call, partial(self._on_end, model, call))
             self._models[model].num_running += 1
         except Overloaded as overloaded:
-            self._put_off(call, overloaded)
+            self._put_off(model, call, overloaded)
         except InternalError:
             raise
         except StrettoError as error:
-            self._ends.note(call, error)
+            self._queues.add(self._ends.note(call, error))
             self._changed.set()
         return True
 
-    def _put_off(self, call: PlannedCall, overloaded: Overloaded) -> None:
-        self._queues.put_back(call)
-        self._models[self._queues.model_of[call.node]].rests_until_s = self._now() + overloaded.retry_after_s
+    def _put_off(self, model: str, call: PlannedCall, overloaded: Overloaded) -> None:
+        self._queues.put_back(model, call)
+        self._models[model].rests_until_s = self._now() + overloaded.retry_after_s
 
     def _check_absence(self) -> None:
         """Raise EngineUnavailable if nothing is left to do but to wait for what has been away for long."""
@@ -179,15 +179,15 @@ class UnplannedCalls:
         rests_s = (calls.rests_until_s - self._now() for calls in self._models.values() if calls.waiting)
         return min([_LOOK_S, *(rest_s for rest_s in rests_s if rest_s > 0)])
 
-    def _on_end(self, call: PlannedCall, result: CallAnswer | StrettoError) -> None:
+    def _on_end(self, model: str, call: PlannedCall, result: CallAnswer | StrettoError) -> None:
         """Note the end of a call. What is raised ends the run, and not the caller's work."""
         if self._has_stopped:
             return
         del self._running[call]
-        self._models[self._queues.model_of[call.node]].num_running -= 1
+        self._models[model].num_running -= 1
         self._changed.set()
         if isinstance(result, Overloaded) and self._now() - self._answered_s < _PATIENCE_S:
-            self._put_off(call, result)
+            self._put_off(model, call, result)
             return
         if isinstance(result, CallAnswer):
             self._answered_s = self._now()

@@ -12,7 +12,7 @@ from time import monotonic
 
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application
-from stretto.planner.running.calls import CallBook
+from stretto.planner.running.book import Book, book_of
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.run import OnProgress, RunOutcome
@@ -49,7 +49,7 @@ class OfflineJob:
 async def answer_all(
     job: OfflineJob,
     served_by: str,
-    caller_of: Callable[[CallBook], Caller],
+    caller_of: Callable[[Book], Caller],
     on_progress: OnProgress = lambda num_ended, num_left: None,
     now: Callable[[], float] = monotonic,
 ) -> RunOutcome:
@@ -66,8 +66,7 @@ async def answer_all(
             goes on later.
     """
     with open_journal(job.journal, job.app, job.requests, served_by) as journal:
-        book = CallBook(job.app, job.requests)
-        total = sum(book.num_left.values())
+        book = book_of(job.app, job.requests)
         results = ResultFiles(job.answers, job.failures, job.app)
         try:
             results.refuse(job.requests.refused)
@@ -90,4 +89,4 @@ async def answer_all(
                     calls.stop()
         finally:
             results.close()
-    return RunOutcome(total - begun, results.num_answered, results.num_failed)
+    return RunOutcome(book.num_resumed, results.num_answered, results.num_failed)

@@ -11,8 +11,9 @@ import msgspec
 
 from stretto.model.errors import BadReply, EngineFailure, EngineUnavailable, Overloaded, StrettoError
 from stretto.model.foreign import bug_of
-from stretto.planner.running.calls import CallBook
+from stretto.planner.running.book import Book
 from stretto.planner.running.planned_calls import CallAnswer, LineFailed, PlannedCall, WholeAnswer
+from stretto.planner.running.sent_lines import chat_of
 from stretto.router.workers import Worker
 from stretto.runtime.runtime import Runtime
 from stretto.service.app import ServiceApp
@@ -93,7 +94,7 @@ def _told(reasons: Mapping[str, str]) -> str:
 class CallsAtService:
     """Makes calls by asking a service (`Caller`). Its engines and workers run already."""
 
-    def __init__(self, app: ServiceApp, tenant: Tenant, servers: ServersOfRun, book: CallBook) -> None:
+    def __init__(self, app: ServiceApp, tenant: Tenant, servers: ServersOfRun, book: Book) -> None:
         self.num_at_once = _AT_ONCE * max(1, servers.number())
         self._app = app
         self._tenant = tenant
@@ -113,7 +114,7 @@ class CallsAtService:
     ) -> Callable[[], None]:
         """Begin a call."""
         line = self._book.line(call)
-        sent = line or self._book.chat(call)
+        sent = line or chat_of(self._book.model_of(call), self._book.prompt(call), self._book.decode(call))
         body = json.dumps(sent.body).encode()
 
         num_sent = 0

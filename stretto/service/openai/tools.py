@@ -158,8 +158,8 @@ def _function(place: str, tool: Mapping[str, Any]) -> ToolFunction:
         name,
         sent.take("description", text, ""),
         sent.take("parameters", mapping, {"type": "object", "properties": {}}),
+        sent.take("strict", flag, False),  # models in this process are held to the schema in any case
     )
-    sent.take("strict", flag, False)  # calls are held to their schema in any case
     if unknown := [key for key, value in sent.left().items() if value is not None]:
         raise unsupported(f"{place}.function.{unknown[0]}")
     return found

@@ -1,0 +1,1 @@
+"""Checks against unmodified servers by others: vLLM and llama.cpp."""

@@ -1,0 +1,195 @@
+"""The spans of requests that have ended, by the names of OpenTelemetry's GenAI conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
+
+from stretto.model.record import record
+from stretto.sched.request_trace import RequestTrace, TraceContext
+
+_MOST_SHARED = 2048
+"""Combinations of attributes that many spans have."""
+_OPERATIONS: Mapping[str, str] = {
+    "/v1/chat/completions": "chat",
+    "/v1/messages": "chat",
+    "/v1/responses": "chat",
+    "/v1/completions": "text_completion",
+    "/generate": "text_completion",
+    "/v1/embeddings": "embeddings",
+    "decode": "chat",
+    "embed": "embeddings",
+    "search": "retrieval",
+    "web_search": "retrieval",
+    "tool": "execute_tool",
+    "call": "execute_tool",
+}
+"""GenAI operations by the path of a request or the operation of a step; of others `stretto.` and its name."""
+Attribute: TypeAlias = str | int | float | bool
+
+
+class SharedAttributes:
+    """Attributes that many spans have.
+
+    Attributes:
+        written: the same as a collector gets them; empty until somebody has written them.
+    """
+
+    __slots__ = ("values", "written")
+
+    def __init__(self, values: Mapping[str, Attribute | None]) -> None:
+        self.values = {name: value for name, value in values.items() if value is not None}
+        self.written = b""
+
+
+_NONE = SharedAttributes({})
+
+
+@record
+class SpanRecord:
+    """One span that has ended. Times are those of the driver's clock.
+
+    Attributes:
+        parent_id: span that it belongs to; 0 for none.
+        own: attributes that no other span shares.
+        error: what went wrong, as one word; "" for nothing.
+    """
+
+    name: str
+    kind: Literal["internal", "client"]
+    trace_id: int
+    span_id: int
+    parent_id: int
+    start_s: float
+    end_s: float
+    own: Mapping[str, Attribute]
+    error: str = ""
+    shared: SharedAttributes = _NONE
+
+    @property
+    def attributes(self) -> Mapping[str, Attribute]:
+        """All attributes."""
+        return {**self.shared.values, **self.own}
+
+
+class EndedRequest(NamedTuple):
+    """A request that has ended, whose spans are still to be made. Times are those of the driver's clock."""
+
+    trace: RequestTrace
+    context: TraceContext
+    ended_s: float
+
+    def spans(self, new_id: Callable[[int], int]) -> list[SpanRecord]:
+        """Return its span, and those of its attempts if there were several.
+
+        Args:
+            new_id: returns a random number of so many bits.
+        """
+        trace, context, ended_s = self
+        tries = trace.tries
+        is_sent = bool(tries) and trace.target.startswith("/")  # else an engine of this process has it
+        is_attempt = is_sent and len(tries) == 1 and not tries[0].failure
+        name, shared = _shared(
+            trace.target,
+            trace.model,
+            trace.tenant,
+            trace.step,
+            trace.status,
+            tries[0].name if is_attempt else "",
+            is_stream=trace.first_token_s is not None,
+        )
+        found = [
+            SpanRecord(
+                name,
+                "client" if is_attempt else "internal",
+                context.trace_id,
+                context.span_id,
+                context.parent_id,
+                trace.arrived_s,
+                ended_s,
+                _own(trace, is_attempt=is_attempt),
+                "" if trace.status == 200 else str(trace.status),
+                shared,
+            )
+        ]
+        if not is_sent or is_attempt:
+            return found
+        ends_s = [one.at_s for one in tries[1:]] + [ended_s]
+        for number, (one, end_s) in enumerate(zip(tries, ends_s, strict=True), 1):
+            attributes: dict[str, Attribute] = {
+                "server.address": one.name,
+                "stretto.attempt": number,
+                "stretto.reason": one.choice.reason,
+            }
+            failure = "attempt failed" if one.failure else ""
+            ids = context.trace_id, new_id(64), context.span_id
+            found.append(
+                SpanRecord(f"attempt {number}", "client", *ids, one.at_s, end_s, attributes, failure)
+            )
+        return found
+
+
+@lru_cache(_MOST_SHARED)
+def shared_of_programs(door: str, tenant: str) -> SharedAttributes:
+    """Return what the spans of the programs of a tenant at a door say."""
+    return SharedAttributes(
+        {
+            "gen_ai.operation.name": "invoke_workflow",
+            "gen_ai.agent.name": door,
+            "stretto.tenant": tenant or None,
+            "openinference.span.kind": "CHAIN",
+        }
+    )
+
+
+@lru_cache(_MOST_SHARED)
+def _shared(
+    target: str, model: str, tenant: str, step: str, status: int, address: str, *, is_stream: bool
+) -> tuple[str, SharedAttributes]:
+    """Return the name of a request's span, and what it says that spans of other requests say too.
+
+    Args:
+        address: where it was sent, if that was the only attempt; else "".
+    """
+    operation = _OPERATIONS.get(target) or f"stretto.{target.rpartition('/')[2]}"
+    is_tool = operation == "execute_tool"
+    named = step if is_tool else model
+    attributes: dict[str, Attribute | None] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "stretto",
+        "gen_ai.request.model": model or None,
+        "gen_ai.tool.name": step if is_tool else None,
+        "gen_ai.request.stream": True if is_stream else None,
+        "error.type": None if status == 200 else str(status),
+        "http.response.status_code": status or None,
+        "stretto.tenant": tenant or None,
+        "stretto.step": step or None,
+        "server.address": address or None,
+    }
+    return f"{operation} {named}" if named else operation, SharedAttributes(attributes)
+
+
+def _own(trace: RequestTrace, *, is_attempt: bool) -> Mapping[str, Attribute]:
+    """Return what a request's span alone says: no value of a prompt or an answer."""
+    own: dict[str, Attribute] = {"stretto.request.id": trace.request_id}
+    if trace.program:
+        own["gen_ai.conversation.id"] = trace.program
+    for name, count in (
+        ("gen_ai.usage.input_tokens", trace.prompt_tokens),
+        ("gen_ai.usage.cache_read.input_tokens", trace.cached_tokens),
+        ("gen_ai.usage.output_tokens", trace.output_tokens),
+    ):
+        if count is not None:
+            own[name] = count
+    if trace.first_token_s is not None:
+        own["gen_ai.response.time_to_first_chunk"] = trace.first_token_s - trace.arrived_s
+    if trace.tries:
+        last = trace.tries[-1]
+        if is_attempt:
+            own["stretto.reason"] = last.choice.reason
+        if last.waited_s:
+            own["stretto.held_s"], own["stretto.queue_s"] = last.held_s, last.waited_s - last.held_s
+        if last.why:
+            own["stretto.waited_for"] = last.why
+    return own

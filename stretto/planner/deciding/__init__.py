@@ -1,0 +1,1 @@
+"""Applications in Python for the planner: the answers decide which calls a query makes."""

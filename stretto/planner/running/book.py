@@ -1,0 +1,50 @@
+"""What drives a run sees of its calls, whatever application they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from stretto.model.errors import StrettoError
+from stretto.planner.application import Application, AppRequest
+from stretto.planner.deciding.nodes import DrawnApplication
+from stretto.planner.running.calls import CallBook
+from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall, Progress
+from stretto.planner.running.query_book import QueryBook
+from stretto.planner.running.request_store import RequestStore
+from stretto.planner.running.run_request import PromptMessage, SentLine
+
+
+class Book(Protocol):
+    """The calls of a run, and the requests that they belong to. `CallBook` explains its members.
+
+    Attributes:
+        num_left: calls by node that may still have to be made.
+        num_requests_left: number of requests that have not ended.
+        num_to_begin: requests that `ready` has still to reach, by the nodes of their first calls.
+        num_resumed: calls that an earlier run has answered.
+    """
+
+    requests: RequestStore
+    num_left: dict[str, int]
+    num_requests_left: int
+    num_to_begin: dict[str, int]
+    num_resumed: int
+
+    def model_of(self, call: PlannedCall) -> str: ...
+    def left(self) -> list[AppRequest]: ...
+    def ended(self) -> Mapping[str, Mapping[tuple[int, int], int]]: ...
+    def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Sequence[PlannedCall]]: ...
+    def prompt(self, call: PlannedCall) -> tuple[PromptMessage, ...]: ...
+    def line(self, call: PlannedCall) -> SentLine | None: ...
+    def decode(self, call: PlannedCall) -> dict[str, Any]: ...
+    def answered(self, call: PlannedCall, answer: CallAnswer) -> Progress: ...
+    def failed(self, call: PlannedCall, error: StrettoError) -> Progress: ...
+    def resume(self, answers: Iterable[tuple[PlannedCall, CallAnswer]]) -> Iterator[CallEnded]: ...
+    def has(self, call: PlannedCall) -> bool: ...
+    def first_nodes(self, number: int) -> Sequence[str]: ...
+
+
+def book_of(app: Application, requests: RequestStore) -> Book:
+    """Return the calls that requests make of an application."""
+    return QueryBook(app, requests) if isinstance(app, DrawnApplication) else CallBook(app, requests)

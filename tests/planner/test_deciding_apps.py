@@ -1,0 +1,252 @@
+"""Apps whose answers decide: planned by draws, and run as when they are asked query by query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from stretto import DEFAULT, Component, Input, Runtime, Template
+from stretto.apps.components.builder import Builder
+from stretto.components import Condition, FirstPresent, LLMCall, ToolCall
+from stretto.costs.presets import load_output_lengths
+from stretto.graph.graph import Arg, Graph, Ref
+from stretto.graph.ops import Port
+from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.errors import ConfigError
+from stretto.model.values import ABSENT
+from stretto.planner.application import AppRequest
+from stretto.planner.bound import lower_bound_s
+from stretto.planner.deciding.answer_beliefs import AnswerBelief
+from stretto.planner.deciding.app import LENGTH, DecidingApp
+from stretto.planner.deciding.nodes import first_nodes
+from stretto.planner.execute import execute
+from stretto.planner.given_machine import given_machine
+from stretto.planner.plan_files import read_application
+from stretto.planner.planners.table import PLANNERS
+from stretto.planner.problem import Problem
+from stretto.planner.run_times import RunTimes
+from stretto.planner.running.replicas import local_plan
+from stretto.planner.running.request_store import stored
+from stretto.planner.running.run import PlanJob, RunOutcome, run_job
+from stretto.planner.running.run_request import RunRequest
+
+QUESTION = Input("question", "text")
+MODELS = {"small": "vicuna-13b-v1.5", "large": "Llama-2-70b-chat-hf"}
+ROUNDS = 4
+
+
+def refine() -> Template:
+    """Refine a draft until it is good enough, at most `ROUNDS` times."""
+    drafts = [LLMCall(name="draft", engine="small", prompt="{q}", q=QUESTION, max_tokens=60)]
+    others: list[Component] = []
+    for number in range(1, ROUNDS + 1):
+        verdict = LLMCall(
+            name=f"verdict{number}",
+            engine="large",
+            prompt="Good? {draft}",
+            draft=drafts[-1]["text"],
+            max_tokens=4,
+        )
+        good = Condition(name=f"good{number}", value=verdict["text"], equals="yes")
+        again = {"q": QUESTION, "draft": drafts[-1]["text"], "when": good["no"]}
+        drafts.append(
+            LLMCall(name=f"refined{number}", engine="small", prompt="{q} {draft}", max_tokens=60, **again)
+        )
+        others += [verdict, good]
+    options: dict[str, Any] = {draft.name: draft["text"] for draft in reversed(drafts)}
+    best = FirstPresent(**options)
+    return Template("refine", [*drafts, *others, best], {"answer": best["value"]})
+
+
+def add_round(build: Builder, draft: Ref) -> Ref:
+    longer = build.complete("longer", "{d} and?", {"d": draft}, engine="small", decode={"max_tokens": 9})
+    settings = {"body": "until_even", "result": "text", "access": "none"}
+    return build.add("answer", "expand", (Arg("draft", longer),), config=settings)
+
+
+def until_even(inputs: Mapping[str, object]) -> Graph:
+    """Go on until the draft has a text of an even length."""
+    ports = (("draft", "text"),)
+    if len(str(inputs["draft"])) % 2 == 0:
+        return Graph("done", ports, (), (), (("answer", Ref("draft")),))
+    build = Builder()
+    build.reserve("draft")
+    answer = add_round(build, Ref("draft"))
+    return Graph("round", ports, tuple(build.primitives), (), (("answer", answer),))
+
+
+class Growing(Component):
+    """Asks until an answer decides that it is enough."""
+
+    ports = (Port("question", "text"),)
+    outs = {"answer": "text"}  # noqa: RUF012
+
+    def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
+        return {"answer": add_round(build, build.value("question"))}
+
+
+def growing() -> Template:
+    grown = Growing(question=QUESTION)
+    parts = LLMCall(
+        name="parts", engine="small", prompt="{q} {a}", q=QUESTION, a=grown["answer"], as_list=True
+    )
+    each = LLMCall(name="each", engine="large", prompt="{p}", p=parts["text"], each="p", max_tokens=5)
+    vocabulary = DEFAULT.with_expansion("until_even", until_even)
+    return Template("growing", [grown, parts, each], {"all": each["text"], "a": grown["answer"]}, vocabulary)
+
+
+def app(template: Template, **answers: AnswerBelief | str) -> DecidingApp:
+    return DecidingApp(template, MODELS, answers)
+
+
+def yes(share: float) -> AnswerBelief:
+    return AnswerBelief({text: one for text, one in (("yes", share), ("no", 1 - share)) if one}, "declared")
+
+
+def problem(source: DecidingApp, num: int = 40, draws: int = 3) -> Problem:
+    requests = [AppRequest(f"r{at}", 0, inputs={"question": f"Why {at}? " * 9}) for at in range(num)]
+    machine = given_machine("4xA100-80G")
+    return Problem(first_nodes(source), requests, machine, load_output_lengths(), num_draws=draws)
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(1.0, 0, 0), (0.0, 40, 40), (0.5, 10, 30)])
+def test_draws_have_no_call_whose_condition_is_false(share: float, least: int, most: int) -> None:
+    some = problem(app(refine(), **{"verdict*": yes(share)}))
+    for drawn in some.possible_draws:
+        asked = {name: set(one.calls.requests.tolist()) for name, one in drawn.items()}
+        for number in range(1, ROUNDS + 1):
+            refined = asked.get(f"refined{number}", set())
+            assert refined <= asked.get(f"verdict{number}", set())
+            assert asked.get(f"verdict{number + 1}", set()) == (refined if number < ROUNDS else set())
+        assert least <= len(asked.get("refined1", ())) <= most
+        assert len(asked["draft"]) == len(asked["verdict1"]) == 40
+
+
+def test_the_bound_is_below_what_a_plan_takes_with_the_same_draws() -> None:
+    some = problem(app(refine(), **{"verdict*": yes(0.4)}), 20)
+    plan = PLANNERS["stretto"](RunTimes(some))
+    for drawn in some.possible_draws:
+        done = execute(some, plan, drawn)
+        assert 0 < lower_bound_s(some, drawn) <= done.makespan_s
+
+
+def test_the_length_of_a_drawn_answer_decides_in_a_loop_that_grows() -> None:
+    some = problem(app(growing(), longer=LENGTH, parts=AnswerBelief({"2": 1.0}, "declared")), 20)
+    assert {"longer", "parts", "each"} <= set(some.names)
+    assert [len(one["each"].outputs) for one in some.draws] == [40, 40, 40]
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem_of"),
+    [
+        ({}, "the answers of 'longer' decide what step 'answer' becomes"),
+        ({"longer": LENGTH, "judge": yes(0.5)}, "answers are declared of 'judge'; the steps of the app are"),
+        ({"longer": AnswerBelief({"odd": 1.0}, "declared")}, "the loop around step 'longer' has no end"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(answers: dict[str, AnswerBelief], problem_of: str) -> None:
+    with pytest.raises(ConfigError, match=problem_of):
+        problem(app(growing(), **answers), 2)
+
+
+def test_an_app_that_needs_another_engine_is_refused() -> None:
+    called = ToolCall(name="tool", function="f", engine="cpu", a=QUESTION)
+    with pytest.raises(ConfigError, match="step 'tool' runs on the engine 'cpu', which is no LLM"):
+        app(Template("tools", called, {"out": called["result"]}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("template: app.yaml", "template must be FILE.py:NAME"),
+        ("template: none.py:app", "there is no file"),
+        (
+            "{template: app.py:app, answers: {verdict: often}}",
+            "answers of 'verdict' must be 'length', or map",
+        ),
+        ("{template: app.py:app, answers: {verdict: {no: -1}}}", "the weight of False must be a number"),
+        ("{template: app.py:app, learn_from: [none]}", "learn_from: .*none: No such file"),
+        ("{template: app.py:app, rounds: 3}", "rounds"),
+    ],
+)
+def test_a_wrong_file_of_an_app_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "app.py").write_text("from planner.test_deciding_apps import refine\napp = refine\n")
+    (tmp_path / "app.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_application(tmp_path / "app.yaml")
+
+
+def test_runs_teach_what_their_answers_decide(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from planner.test_deciding_apps import refine\napp = refine\n")
+    (tmp_path / "app.yaml").write_text("{template: app.py:app, learn_from: [out.journal]}")
+    source = app(refine())
+    run_job(job(tmp_path, source), lambda num_ended, num_left: None)
+    read = read_application(tmp_path / "app.yaml")
+    assert read.source.learned["verdict1"].total() == len(QUERIES)  # type: ignore[attr-defined]
+    assert source.learned["verdict1"] == read.source.learned["verdict1"]  # type: ignore[attr-defined]
+
+
+QUERIES = [RunRequest(AppRequest(f"r{at}", 0, inputs={"question": f"why {at}"}), ()) for at in range(6)]
+
+
+def job(folder: Path, source: DecidingApp) -> PlanJob:
+    nodes = first_nodes(source)
+    fake = Replica(FakeLLM, FakeLLMConfig())
+    out, failed, journal = (folder / name for name in ("out", "failed", "out.journal"))
+    plan = local_plan(nodes, 8)
+    return PlanJob(
+        nodes, stored(QUERIES), "fake", lambda book: plan, lambda planned: fake, out, failed, journal
+    )
+
+
+def outputs(folder: Path) -> dict[str, object]:
+    lines = map(json.loads, (folder / "out").read_text("utf-8").splitlines())
+    return {line["custom_id"]: line["response"]["body"]["outputs"] for line in lines}
+
+
+@cache
+def asked(template: str) -> dict[str, object]:
+    """Answer the queries of an app one by one, without a plan."""
+    made = TEMPLATES[template]()
+    engines = [
+        Deployment(Engine(name, contract="llm", keeps_state=True), (Replica(FakeLLM, FakeLLMConfig()),))
+        for name in MODELS
+    ]
+    found: dict[str, object] = {}
+    with Runtime(engines, vocabulary=made.vocabulary) as runtime:
+        for query in QUERIES:
+            assert query.planned.inputs
+            values = runtime.run_sync(made, query.planned.inputs)
+            found[query.id] = {name: None if one is ABSENT else one for name, one in values.items()}
+    return found
+
+
+TEMPLATES = {"refine": refine, "growing": growing}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_run_answers_as_the_app_does_query_by_query(template: str, tmp_path: Path) -> None:
+    source = app(TEMPLATES[template](), longer=LENGTH)
+    outcome = run_job(job(tmp_path, source), lambda num_ended, num_left: None)
+    assert outcome == RunOutcome(0, len(QUERIES), 0)
+    assert outputs(tmp_path) == asked(template)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_run_that_was_killed_asks_nothing_twice(template: str, tmp_path: Path) -> None:
+    run_job(job(tmp_path, app(TEMPLATES[template](), longer=LENGTH)), lambda num_ended, num_left: None)
+    whole = (tmp_path / "out.journal").read_bytes().splitlines(keepends=True)
+    for num in {1, len(whole) // 3, len(whole) // 2, len(whole) - 1, len(whole)}:
+        (tmp_path / "out.journal").write_bytes(b"".join(whole[:num]) + b'["torn')
+        source = app(TEMPLATES[template](), longer=LENGTH)
+        outcome = run_job(job(tmp_path, source), lambda num_ended, num_left: None)
+        assert outcome == RunOutcome(num - 1, len(QUERIES), 0)
+        assert outputs(tmp_path) == asked(template)
+        lines = (tmp_path / "out.journal").read_bytes().removesuffix(b'["torn').splitlines(keepends=True)
+        assert sorted(lines) == sorted(whole)
