@@ -9,8 +9,8 @@ Documents that say nothing of a question are told by its words: no passage holds
 questions whose document was taken away (docs/answers.md).
 
 A sentence is scored by the share of the question's words that it or its heading holds, of which rare ones
-count more, and by the word pairs that it shares with the question. A passage further down the list of hits must be better by a
-fifth of the question's words for each place.
+count more, and by the word pairs that it shares with the question. A passage further down the list of hits
+must be better by a fifth of the question's words for each place.
 """
 
 from __future__ import annotations
