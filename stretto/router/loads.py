@@ -65,9 +65,7 @@ class RunningAtWorker:
 
 
 class WorkerLoads:
-    """The table of workers that a placement policy reads, and the events that it
-    is told.
-    """
+    """The table of workers that a placement policy reads, and the events that it is told."""
 
     def __init__(self, placement: Placement, offline: OfflineRules = USUAL_RULES) -> None:
         self._placement = placement

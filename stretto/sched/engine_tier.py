@@ -168,9 +168,7 @@ class EngineTier:
         self.schedulers[engine].ask(query, demands)
 
     def end_query(self, engine: str, query: str) -> list[Action]:
-        """Drop all work at an engine of a query that has ended; return the actions to
-        carry out.
-        """
+        """Drop all work at an engine of a query that has ended; return the actions to carry out."""
         self.dirty[engine] = None
         return self.schedulers[engine].end_query(query)
 

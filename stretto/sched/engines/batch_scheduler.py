@@ -42,9 +42,8 @@ from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
 class BatchScheduler:
-    """The scheduler of one engine whose instances work on batches, such as an embedding
-    engine: it gathers the waiting work of all queries into batches and gives them to idle
-    instances.
+    """The scheduler of one engine whose instances work on batches, such as an embedding engine: it gathers
+    the waiting work of all queries into batches and gives them to idle instances.
     """
 
     def __init__(
@@ -58,7 +57,8 @@ class BatchScheduler:
         self.engine = engine
         self.instances = EngineInstances(engine)
         self.account = account or ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self.account, self.instances.num_serving)
+        fleet = self.instances.fleet
+        self.queue = EngineQueue(engine, profile, orders, self.account, lambda: len(fleet.serving))
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, RunningBatch] = OrderedDict()  # the one begun first is first
@@ -208,8 +208,7 @@ class BatchScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Drop all waiting work after a bug in a queue order or in
-        this scheduler; running batches go on.
+        """Drop all waiting work after a bug in a queue order or in this scheduler; running batches go on.
 
         Returns:
             ids of all queries that have work here, which the caller has to end, and the actions that

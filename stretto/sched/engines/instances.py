@@ -41,16 +41,10 @@ class EngineInstances:
         self.may_fail_waiting = True
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Start an instance of one more replica; return the action to carry
-        out.
-        """
+        """Start an instance of one more replica; return the action to carry out."""
         actions = self.fleet.add(replica, now_s)
         self._note(now_s)
         return actions
-
-    def num_serving(self) -> int:
-        """Return how many instances serve."""
-        return len(self.fleet.serving)
 
     def ready(self, instance: InstanceId, now_s: float) -> bool:
         """Mark an instance as serving; return whether this is new, that is, whether it did not serve

@@ -71,7 +71,8 @@ class LLMScheduler:
         self.follows_prefixes = placement.uses_keys == "always"
         self.instances = EngineInstances(engine)
         self.account = account or ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self.account, self.instances.num_serving)
+        fleet = self.instances.fleet
+        self.queue = EngineQueue(engine, profile, orders, self.account, lambda: len(fleet.serving))
         self._ids = ids
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
@@ -290,9 +291,8 @@ class LLMScheduler:
             self._retains.append(Retain(self.engine.name, running.instance, reuse))
 
     def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
-        """Drop the requests of one node of a query, or those of some of its items
-        only, because their results are no longer wanted, or their attempt has taken too long; return actions
-        that stop those that run.
+        """Drop the requests of one node of a query, or those of some of its items only, because their results
+        are no longer wanted, or their attempt has taken too long; return actions that stop those that run.
 
         The KV that they have computed stays cached. A further attempt avoids the instances where they ran.
         """
