@@ -57,7 +57,8 @@ class BatchScheduler:
         self.engine = engine
         self.instances = EngineInstances(engine)
         self.account = account or ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self.account, self.instances.num_serving)
+        fleet = self.instances.fleet
+        self.queue = EngineQueue(engine, profile, orders, self.account, lambda: len(fleet.serving))
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, RunningBatch] = OrderedDict()  # the one begun first is first

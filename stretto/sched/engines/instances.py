@@ -46,10 +46,6 @@ class EngineInstances:
         self._note(now_s)
         return actions
 
-    def num_serving(self) -> int:
-        """Return how many instances serve."""
-        return len(self.fleet.serving)
-
     def ready(self, instance: InstanceId, now_s: float) -> bool:
         """Mark an instance as serving; return whether this is new, that is, whether it did not serve
         before.

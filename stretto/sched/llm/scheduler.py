@@ -71,7 +71,8 @@ class LLMScheduler:
         self.follows_prefixes = placement.uses_keys == "always"
         self.instances = EngineInstances(engine)
         self.account = account or ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self.account, self.instances.num_serving)
+        fleet = self.instances.fleet
+        self.queue = EngineQueue(engine, profile, orders, self.account, lambda: len(fleet.serving))
         self._ids = ids
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
