@@ -28,7 +28,8 @@ class ByStep(Generic[T]):
 
     def has(self, query: str, node: int, member: T) -> bool:
         """Return whether a node of a query has this member."""
-        return member in self.nodes(query).get(node, ())
+        nodes = self._of_query.get(query)
+        return nodes is not None and member in nodes.get(node, ())
 
     def remove(self, query: str, node: int, member: T) -> None:
         """Remove a member. Raises KeyError if it is not there."""

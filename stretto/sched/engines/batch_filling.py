@@ -18,9 +18,9 @@ from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.orders.order import Hold
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
-Part: TypeAlias = tuple[QueueEntry, int, int]
+BatchPart: TypeAlias = tuple[QueueEntry, int, int]
 """Items `lo` to `hi` of an entry."""
-FilledBatch: TypeAlias = tuple[InstanceId, list[Part], int]
+FilledBatch: TypeAlias = tuple[InstanceId, list[BatchPart], int]
 """An instance, what is to run there as one batch, and its units of work."""
 
 
@@ -47,7 +47,7 @@ class BatchFilling:
         self._idle = idle
         self._retries = retries
         self.not_before_s: float | None = None
-        self.parts: list[Part] = []
+        self.parts: list[BatchPart] = []
 
     def clear(self) -> None:
         """Forget what was taken for a batch."""
@@ -60,7 +60,7 @@ class BatchFilling:
         Work that is put into a batch counts as started only when all batches are filled, so that sort keys of
         the rest do not change while batches are being filled.
         """
-        taken: list[Part] = []
+        taken: list[BatchPart] = []
         passed: list[InstanceId] = []
         self.not_before_s = None
         while self._idle and self._queue:
@@ -90,7 +90,7 @@ class BatchFilling:
             return self._engine.max_batch
         return self._fleet.replica(instance).profile.max_efficient_batch
 
-    def _fill(self, parts: list[Part], instance: InstanceId, budget: int, now_s: float) -> int:
+    def _fill(self, parts: list[BatchPart], instance: InstanceId, budget: int, now_s: float) -> int:
         """Add the parts of one batch of at most `budget` units for an instance to `parts`, taken from the
         queue; return their units of work.
         """
@@ -119,7 +119,7 @@ class BatchFilling:
                 break
         return budget - room
 
-    def _take(self, entry: QueueEntry, num_items: int) -> Part:
+    def _take(self, entry: QueueEntry, num_items: int) -> BatchPart:
         lo = self._queue.take(entry, num_items)
         return entry, lo, lo + num_items
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import count, takewhile
 
 from stretto.cluster.messages import DrainHow, InstanceId
-from stretto.model.deployment import Engine, Replica
+from stretto.model.deployment import Engine
 from stretto.model.errors import BadReply, BadServer, EngineTimeout, StrettoError
 from stretto.model.profile import Profile
 from stretto.sched.engines.batch_filling import BatchFilling, FilledBatch, task_of
@@ -42,9 +42,8 @@ from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
 class BatchScheduler:
-    """The scheduler of one engine whose instances work on batches, such as an embedding
-    engine: it gathers the waiting work of all queries into batches and gives them to idle
-    instances.
+    """The scheduler of one engine whose instances work on batches, such as an embedding engine: it gathers
+    the waiting work of all queries into batches and gives them to idle instances.
     """
 
     def __init__(
@@ -58,7 +57,8 @@ class BatchScheduler:
         self.engine = engine
         self.instances = EngineInstances(engine)
         self.account = account or ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self.account, self._num_serving)
+        fleet = self.instances.fleet
+        self.queue = EngineQueue(engine, profile, orders, self.account, lambda: len(fleet.serving))
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, RunningBatch] = OrderedDict()  # the one begun first is first
@@ -115,12 +115,6 @@ class BatchScheduler:
         if is_worth_retrying(error) or (isinstance(error, BadServer) and self._retries.has_untried(wrong_at)):
             return self._retries.lost(batch, error, avoids={slot})
         return self._retries.apart(batch, error)
-
-    def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica; return the actions to carry
-        out.
-        """
-        return [*self.instances.add(replica, now_s)]
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
         """Let an instance take work: it has started, or has answered after it was suspected to be down."""
@@ -214,8 +208,7 @@ class BatchScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Drop all waiting work after a bug in a queue order or in
-        this scheduler; running batches go on.
+        """Drop all waiting work after a bug in a queue order or in this scheduler; running batches go on.
 
         Returns:
             ids of all queries that have work here, which the caller has to end, and the actions that
@@ -294,9 +287,6 @@ class BatchScheduler:
     def is_idle(self) -> bool:
         """Return whether no work waits in the queue or runs on an instance."""
         return not self._running and not self.queue
-
-    def _num_serving(self) -> int:
-        return len(self.instances.fleet.serving)
 
     def check_invariants(self) -> None:
         """Check that queued work is not empty, batches keep within their limits, and no instance idles while

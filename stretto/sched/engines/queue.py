@@ -128,9 +128,7 @@ class EngineQueue:
         return tuple(self._aside)
 
     def set_aside(self, entry: QueueEntry) -> None:
-        """Set an entry aside: it stays in the queue but is not served until it is brought
-        back.
-        """
+        """Set an entry aside: it stays in the queue but is not served until it is brought back."""
         lo = entry.lo
         self.num_changes += 1
         self._orders[entry.sorted_as.criteria].remove(entry)
@@ -139,9 +137,7 @@ class EngineQueue:
         self._aside[entry] = None
 
     def bring_back(self, entry: QueueEntry) -> None:
-        """Put an entry that was set aside back into the order, so that it can be served
-        again.
-        """
+        """Put an entry that was set aside back into the order, so that it can be served again."""
         del self._aside[entry]
         self._fresh[entry] = None
         self.num_changes += 1
@@ -249,8 +245,7 @@ class EngineQueue:
         return lo
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry, which `take` has removed, run now or
-        were given up.
+        """Record that items `lo` to `hi` of an entry, which `take` has removed, run now or were given up.
 
         Before that call, they still count as work that their query has to do.
         """
@@ -354,9 +349,7 @@ class EngineQueue:
         return list(dict.fromkeys((*self._of_query, *(entry.query for entry in self._fresh))))
 
     def remove(self, entry: QueueEntry) -> None:
-        """Drop all waiting items of an entry, because they are no longer wanted or
-        wait elsewhere.
-        """
+        """Drop all waiting items of an entry, because they are no longer wanted or wait elsewhere."""
         if not entry.alone and entry not in self._fresh and entry not in self._aside:
             self._orders[entry.sorted_as.criteria].remove(entry)
         self._drop(entry)

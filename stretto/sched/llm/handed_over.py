@@ -45,8 +45,7 @@ class HandedOver:
         self.changed[query] = self.changed.get(query, 0) + 1
 
     def add(self, running: Running, rank: Rank) -> Rank:
-        """Add a request that is sent to its instance now; return the rank
-        to send with it.
+        """Add a request that is sent to its instance now; return the rank to send with it.
 
         Requests of one step have one rank: if an earlier one has not started, its rank is used, else the
         given `rank`.
@@ -71,9 +70,8 @@ class HandedOver:
             self.changes(entry.query)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that some steps of a query have become more or less urgent: the next
-        `reprioritise` gives new ranks (priorities) to those of their requests that instances have not
-        started.
+        """Note that some steps of a query have become more or less urgent: the next `reprioritise` gives new
+        ranks (priorities) to those of their requests that instances have not started.
         """
         for entry, tasks in self._unstarted.get(query, {}).items():
             if entry.request.node.id in demands:
