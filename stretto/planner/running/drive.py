@@ -113,7 +113,7 @@ class _Driver:
         self._runtime = runtime
         self._watch = watch
         self._graphs = CallGraphs()
-        self._executor = PlanExecutor(run.app, run.plan, run.book.num_left)
+        self._executor = PlanExecutor(run.app, run.plan, run.book.num_left, lambda: run.book.num_growing > 0)
         self._queues = {model: CallQueue() for model in run.app.models}
         self._calls: dict[str, dict[PlannedCall, Callable[[], None]]] = {model: {} for model in self._queues}
         self._abandoned: dict[str, StrettoError] = {}

@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -78,10 +78,19 @@ class PlanExecutor:
     Args:
         num_left: calls of each node that have to be made. The driver changes this mapping as calls end, and
             then calls `advance`.
+        may_grow: whether calls may still come that count in no node now. Replicas that nothing waits for
+            stay until then.
     """
 
-    def __init__(self, app: Application, plan: Plan, num_left: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        app: Application,
+        plan: Plan,
+        num_left: Mapping[str, int],
+        may_grow: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._app = app
+        self._may_grow = may_grow
         self._num_left = num_left
         self._present: dict[PlacedReplica, State] = {}
         self._at_begin: dict[str, int] = {}
@@ -162,14 +171,19 @@ class PlanExecutor:
     def _is_stage_over(self) -> bool:
         models = {placed.model for placed, state in self._present.items() if state != "draining"}
         if all(map(self._has_ended, models)):
-            return True
+            return not self._may_grow() or any(map(self._has_work, self._app.models))
         stage = self._stage
         return stage is not None and stage.ends_at_first and any(map(self._has_ended, stage.roots))
 
     def _begin_next(self) -> list[ExecutorAction]:
         """Begin the next stage: suspend what it does not run, and let the rest wait for its devices."""
         held = self.staying
-        self._stage = self._stages.next([one.replica for one in held], self._is_done)
+        running = [one.replica for one in held]
+        rest = self._stages.rest((), self._is_done)
+        self._stage = self._stages.next(running, self._is_done)
+        if self._stage is None and any(map(self._has_work, self._app.models)):  # calls have come since
+            self._stages = StageSequence(self._app, Plan(self._planner, rest))
+            self._stage = self._stages.next(running, self._is_done)
         order = self._stage.replicas if self._stage else ()
         actions: list[ExecutorAction] = []
         places: list[PlacedReplica] = []
@@ -197,7 +211,8 @@ class PlanExecutor:
     def _drain_done(self) -> list[ExecutorAction]:
         actions: list[ExecutorAction] = []
         for placed, state in list(self._present.items()):
-            if state == "running" and (not self._has_work(placed.model) or self._must_leave(placed)):
+            has_no_use = not self._has_work(placed.model) and not self._may_grow()
+            if state == "running" and (has_no_use or self._must_leave(placed)):
                 self._present[placed] = "draining"
                 actions.append(DrainReplica(placed, "finish"))
             elif state == "waiting" and self._has_ended(placed.model):

@@ -43,6 +43,7 @@ class _LiveQuery:
     answers: dict[_Key, object] = field(default_factory=dict)
     seen: Counter[_Key] = field(default_factory=Counter)
     counts: frozenset[str] = frozenset()
+    is_growing: bool = True
 
 
 class QueryBook:
@@ -50,7 +51,7 @@ class QueryBook:
 
     Attributes:
         num_left: requests that may still make calls of each node of the plan.
-        num_requests_left, num_to_begin, num_resumed: see `Book`.
+        num_requests_left, num_to_begin, num_resumed, num_growing: see `Book`.
     """
 
     def __init__(self, app: DrawnApplication, requests: RequestStore) -> None:
@@ -63,6 +64,7 @@ class QueryBook:
         self._ready: dict[int, list[PlannedCall]] = {}
         self.num_requests_left = len(requests)
         self.num_resumed = 0
+        self.num_growing = len(requests)
         self.num_left = {node.name: len(requests) for node in app.nodes}
         self.num_to_begin = dict.fromkeys(self.num_left, 0)
         self._all = frozenset(self.num_left)
@@ -218,6 +220,11 @@ class QueryBook:
         for name in counts - live.counts:
             self.num_left[name] += 1
         live.counts = counts
+        names = (node_name(place) for place, _ in live.query.open_steps())
+        is_growing = live.query.may_grow or any(name not in self.num_left for name in names)
+        is_growing = is_growing and not live.query.has_ended
+        self.num_growing += is_growing - live.is_growing
+        live.is_growing = is_growing
 
     def _open_nodes(self, live: _LiveQuery) -> Iterator[str]:
         """Yield the nodes whose calls a query may make. A step that no draw has had counts as the last one of
