@@ -68,15 +68,15 @@ def refine() -> Template:
 
 def add_round(build: Builder, draft: Ref) -> Ref:
     longer = build.complete("longer", "{d} and?", {"d": draft}, engine="small", decode={"max_tokens": 9})
-    other = build.complete("other", "{d} or?", {"d": longer}, engine="large", decode={"max_tokens": 9})
+    other = build.complete("other", "{d} or?", {"d": longer}, engine="large", decode={"max_tokens": 8})
     settings = {"body": "until_even", "result": "text", "access": "none"}
     return build.add("answer", "expand", (Arg("draft", other),), config=settings)
 
 
 def until_even(inputs: Mapping[str, object]) -> Graph:
-    """Go on until the draft has a text of an even length."""
+    """Go on until the draft has an even number of words, of four characters each."""
     ports = (("draft", "text"),)
-    if len(str(inputs["draft"])) % 2 == 0:
+    if len(str(inputs["draft"])) // 4 % 2 == 0:
         return Graph("done", ports, (), (), (("answer", Ref("draft")),))
     build = Builder()
     build.reserve("draft")
@@ -151,7 +151,7 @@ def test_the_length_of_a_drawn_answer_decides_in_a_loop_that_grows() -> None:
         ({}, "the answers of 'other' decide what step 'answer' becomes"),
         ({"other": LENGTH, "judge": yes(0.5)}, "answers are declared of 'judge'; the steps of the app are"),
         (
-            {"other": AnswerBelief({"odd": 1.0}, "declared")},
+            {"other": AnswerBelief({"text": 1.0}, "declared")},
             "the loop around step '(longer|other)' has no end",
         ),
     ],
@@ -259,7 +259,7 @@ def test_a_run_that_was_killed_asks_nothing_twice(template: str, tmp_path: Path)
 
 
 def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_device(tmp_path: Path) -> None:
-    source = app(growing(), other=AnswerBelief({"even": 1.0}, "declared"))
+    source = app(growing(), other=AnswerBelief({"two text": 1.0}, "declared"))
     drawn = problem(source, 6).app
     assert isinstance(drawn, DrawnApplication)
     assert "other #2" not in [node.name for node in drawn.nodes]

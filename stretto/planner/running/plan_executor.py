@@ -98,6 +98,7 @@ class PlanExecutor:
         self._weight_of: dict[PlacedReplica, float] = {}
         self._abandoned: set[str] = set()
         self._stages = StageSequence(app, plan)
+        self._again = self._stages.again
         self._stage: PresentStage | None = None
         self._planner = plan.planner
 
@@ -124,7 +125,25 @@ class PlanExecutor:
     def switch(self, plan: Plan) -> list[ExecutorAction]:
         """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""
         self._stages = StageSequence(self._app, plan)
+        self._again = self._stages.again
         self._planner = plan.planner
+        return self._begin_next() + self._drain_done() + self._add_free()
+
+    def stalled(self, waiting: Iterable[str], num_ready: Mapping[str, int]) -> list[ExecutorAction]:
+        """Go on where no call is under way, and those that can be made are all of models without a replica.
+
+        Calls that may still come count no more then, but only those that can be made now.
+
+        Args:
+            waiting: models with calls that can be made.
+            num_ready: numbers of such calls by node. The driver changes it as calls come and end.
+        """
+        models = set(waiting) - self._abandoned
+        held = {placed.model for placed in self.staying}
+        if not models or held & models or len(self.running) > len(self.staying):
+            return []
+        self._num_left = num_ready
+        self._stages = StageSequence(self._app, Plan(self._planner, (self._again,)))
         return self._begin_next() + self._drain_done() + self._add_free()
 
     def abandon(self, model: str, reason: str = "") -> list[ExecutorAction]:
@@ -179,10 +198,9 @@ class PlanExecutor:
         """Begin the next stage: suspend what it does not run, and let the rest wait for its devices."""
         held = self.staying
         running = [one.replica for one in held]
-        rest = self._stages.rest((), self._is_done)
         self._stage = self._stages.next(running, self._is_done)
         if self._stage is None and any(map(self._has_work, self._app.models)):  # calls have come since
-            self._stages = StageSequence(self._app, Plan(self._planner, rest))
+            self._stages = StageSequence(self._app, Plan(self._planner, (self._again,)))
             self._stage = self._stages.next(running, self._is_done)
         order = self._stage.replicas if self._stage else ()
         actions: list[ExecutorAction] = []
