@@ -20,7 +20,7 @@ FUZZ_S ?= 600
 FUZZ_WHAT ?= programs
 SOAK_S ?= 480
 
-.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test types suite lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests door-soak kernel-tests gpu-check ray-check image-check check-extras check-clients benches clean
+.PHONY: help env docs bench-env vllm-env router-env aiperf-env aiperf-check viewers-check fuzz-env fuzz demo test types suite lint long-tests check-equality llm-equality gguf-equality property-tests planner-tests fault-tests hostile-tests door-soak kernel-tests gpu-check ray-check image-check check-extras check-clients real-servers-check benches clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -169,6 +169,11 @@ ray-check: env ## two nodes of a Ray cluster on this machine, one is killed (0.1
 check-clients: env ## clients of OpenAI's API at stretto serve, each in an environment of its own (0.5 GB, some minutes)
 	$(BIN)/python -m checks.openai_clients_check $(CLIENTS)
 	$(BIN)/python -m checks.door_mixture
+
+real-servers-check: env vllm-env ## two real vLLM servers: agents, OpenAI's client at each door, a Batch file with kills (3 GB, half an hour)
+	$(BIN)/stretto models add smollm2
+	$(BIN)/$(PIP_INSTALL) openai
+	$(BIN)/python -m checks.real_servers
 
 image-check: ## the steps of deploy/Dockerfile in a chroot, and a chat through what they build (0.2 GB, some minutes; root)
 	$(PYTHON) -m checks.image_check $(if $(BASE),--base $(BASE))

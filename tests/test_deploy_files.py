@@ -107,10 +107,9 @@ def values_in(text: str) -> Iterator[tuple[str, ...]]:
         yield tuple(found.strip(".").split("."))
 
 
-def rendered(text: str, *, has_tls: bool) -> list[dict[str, Any]]:
+def rendered(text: str, **given: str) -> list[dict[str, Any]]:
     """Return a template with its values, as far as those of this chart are written."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-    values["tlsSecret"] = "certificate" if has_tls else ""
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8")) | given
 
     def value(match: re.Match[str]) -> str:
         found: Any = {"Values": values, "Release": {"Name": "door"}}
@@ -118,20 +117,19 @@ def rendered(text: str, *, has_tls: bool) -> list[dict[str, Any]]:
             found = found[key]
         return json.dumps(found) if isinstance(found, dict) else str(found)
 
-    text = re.sub(
-        r"\{\{ if \.Values\.tlsSecret \}\}(\w+)\{\{ else \}\}(\w+)\{\{ end \}\}",
-        r"\1" if has_tls else r"\2",
-        text,
-    )
-    block = r"\s*\{\{- if \.Values\.tlsSecret \}\}(.*?)\s*\{\{- end \}\}"
-    text = re.sub(block, r"\1" if has_tls else "", text, flags=re.DOTALL)
+    def choice(match: re.Match[str]) -> str:
+        return match[2] if values[match[1]] else match[3]
+
+    text = re.sub(r"\{\{ if \.Values\.(\w+) \}\}(\w+)\{\{ else \}\}(\w+)\{\{ end \}\}", choice, text)
+    block = r"\s*\{\{- if \.Values\.(\w+) \}\}(.*?)\s*\{\{- end \}\}()"
+    text = re.sub(block, choice, text, flags=re.DOTALL)
     text = re.sub(r"\{\{-? (\.[\w.]+)(?: \| \w+(?: \d+)?)? \}\}", value, text)
     assert "{{" not in text
     return list(yaml.safe_load_all(text))
 
 
-@pytest.mark.parametrize("has_tls", [False, True])
-def test_the_chart_names_values_that_it_has_and_runs_a_command_that_exists(*, has_tls: bool) -> None:
+@pytest.mark.parametrize("has_all", [False, True])
+def test_the_chart_names_values_that_it_has_and_runs_a_command_that_exists(*, has_all: bool) -> None:
     from stretto.router.config import RouterConfig
 
     assert yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["name"] == "stretto"
@@ -144,14 +142,17 @@ def test_the_chart_names_values_that_it_has_and_runs_a_command_that_exists(*, ha
             for key in path:
                 assert key in found, path
                 found = found[key]
-        kinds |= {one["kind"]: one for one in rendered(text, has_tls=has_tls)}
+        given = {"tlsSecret": "certificate", "stateClaim": "volume"} if has_all else {}
+        kinds |= {one["kind"]: one for one in rendered(text, **given)}
     pod = kinds["Deployment"]["spec"]["template"]["spec"]
     (door,) = pod["containers"]
     check_command(door["args"])
     assert {one["name"] for one in door["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
-    assert ("tls" in {one["name"] for one in pod["volumes"]}) == has_tls
+    assert {one["name"] for one in pod["volumes"]} == {"engines", *(("tls", "state") if has_all else ())}
+    state = door["args"][door["args"].index("--state") + 1]
+    assert (state in [one["mountPath"] for one in door["volumeMounts"]]) == has_all
     settings = kinds["ConfigMap"]["data"]["engines.toml"]
-    assert ("tls.crt" in settings) == has_tls
+    assert ("tls.crt" in settings) == has_all
     router = Tables(settings, "engines.toml").one("router")
     assert router is not None
     (worker,) = router.build(RouterConfig).worker
@@ -159,4 +160,4 @@ def test_the_chart_names_values_that_it_has_and_runs_a_command_that_exists(*, ha
     assert worker.kubernetes.selector == "app=vllm"
     (rule,) = kinds["Role"]["rules"]
     assert (rule["resources"], rule["verbs"]) == (["endpointslices"], ["list", "watch"])
-    assert door["readinessProbe"]["httpGet"]["scheme"] == ("HTTPS" if has_tls else "HTTP")
+    assert door["readinessProbe"]["httpGet"]["scheme"] == ("HTTPS" if has_all else "HTTP")

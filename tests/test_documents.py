@@ -55,7 +55,7 @@ def test_html_sections_begin_with_their_headings(tmp_path: Path) -> None:
     assert sections(tmp_path / "a.html", html) == [
         Section("Before & bold words\nline"),
         Section("One two\n\ntext", title="One two"),
-        Section("Three\n\na\n\nb", title="Three"),
+        Section("Three\n\n- a\n\n- b", title="Three"),
     ]
 
 
@@ -91,7 +91,7 @@ def test_markdown_becomes_plain_text_by_heading(tmp_path: Path) -> None:
     assert sections(tmp_path / "a.md", markdown) == [
         Section("Before it."),
         Section("One x\n\nSee a link.", title="One x"),
-        Section("Two\n\nif x:\n    y", title="Two"),
+        Section("Two\n\n\tif x:\n\t    y", title="Two"),
     ]
 
 
@@ -100,7 +100,7 @@ def test_rst_becomes_plain_text_by_heading(tmp_path: Path) -> None:
     assert sections(tmp_path / "a.rst", rst) == [
         Section("Before."),
         Section("One\n\nSome text.", title="One"),
-        Section("Two\n\nif x:\n    y", title="Two"),
+        Section("Two\n\n\tif x:\n\t    y", title="Two"),
     ]
 
 
@@ -285,6 +285,7 @@ def test_importing_the_package_imports_no_parser() -> None:
         "A line\nbroken here.\n|\nA new paragraph\n |\n- first item|\n- second\n  goes on|\n2. numbered",
         "Version 3.5 of x.y is out.| 42 is a number.",
         "これは文です。|次の文です。",
+        "Do it:\n\n|\tone --a.\n|\ttwo(\n  b)\n|\tc\n\n|Then stop.",
     ],
 )
 def test_sentence_borders(text: str) -> None:

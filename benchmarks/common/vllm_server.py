@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,7 @@ def serving(
     say: Callable[[str], None],
     is_compiled: bool = False,
     kv_events: KVEventsConfig | None = None,
+    options: Sequence[str] = (),
     patience_s: float = 600,
     grace_s: float = _GRACE_S,
 ) -> Iterator[str]:
@@ -124,6 +125,7 @@ def serving(
         say: called with a text about the progress of the start.
         is_compiled: whether the model is compiled first, which takes one more minute.
         kv_events: where it publishes what its prefix cache holds; None publishes nothing.
+        options: further options of the command line.
         patience_s: seconds allowed for the start.
         grace_s: seconds from SIGTERM to SIGKILL at the end.
 
@@ -141,6 +143,7 @@ def serving(
         *("--block-size", "32", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
         *(() if is_compiled else ("--enforce-eager",)),
         *(() if kv_events is None else ("--kv-events-config", _events_option(kv_events))),
+        *options,
     ]
     environment = {**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
     process = KeptProcess(command, environment, grace_s=grace_s)

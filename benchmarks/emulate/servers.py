@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 
@@ -104,7 +104,8 @@ def serving(planned: PlannedFleet) -> Iterator[Measured]:
     try:
         yield Measured(ours.recv(), ours)
     finally:
-        ours.send("end")
+        with suppress(OSError):  # it has ended by itself
+            ours.send("end")
         process.join(10)
         if process.is_alive():
             process.kill()
@@ -123,7 +124,12 @@ async def _answer(planned: PlannedFleet, pipe: Connection) -> None:
         end = asyncio.Event()
 
         def asked() -> None:
-            if pipe.recv() == "end":
+            try:
+                has_ended = pipe.recv() == "end"
+            except EOFError:  # whoever measures was killed
+                has_ended = True
+            if has_ended:
+                loop.remove_reader(pipe.fileno())
                 end.set()
                 return
             lag = servers.lag

@@ -25,6 +25,7 @@ from stretto.operate.prefix.guard import PrefixGuard, PromptKind
 from stretto.operate.prefix.seen_prompt import seen_prompt
 from stretto.router.prompt_check import PromptCheck
 from stretto.router.prompts import read_request
+from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.repairs import RepairConfig, Repairs
 
 FOUND = "planted faults"
@@ -178,9 +179,8 @@ def _hit_share(calls: Sequence[PromptCall], repairs: Repairs | None = None) -> f
     cache, num_hit, num_all = LRUCache(None, 64), 0, 0
     for call in calls:
         body = json.dumps(call.fields).encode()
-        routed = read_request(
-            call.path, "", body, uses_keys=True, is_repeatable=True, repairs=repairs or Repairs(())
-        )
+        rules = ReadingRules(repairs=repairs or Repairs(()))
+        routed = read_request(RequestHead(call.path, ""), rules, body)
         assert routed.key is not None
         keyed = Keyed(0.0, routed.num_tokens, 1, routed.key.blocks, routed.key.block_tokens)
         num_hit += cache.use(keyed)[0]
@@ -219,7 +219,7 @@ def _prompts(texts: Texts, num: int, *, is_faulty: bool) -> list[tuple[str, byte
         content = f"{line}{head}\n{number % 50:05}{history}".ljust(12_000)
         messages = [{"role": "system", "content": content}, {"role": "user", "content": "Go on."}]
         body = json.dumps({"model": "m", "messages": messages}).encode()
-        key = read_request(CHAT, "", body, uses_keys=True, is_repeatable=True).key
+        key = read_request(RequestHead(CHAT, ""), ReadingRules(), body).key
         assert key is not None
         work.append((str(number % 50), body, key))
     return work

@@ -69,8 +69,7 @@ class PlanCache:
         *,
         is_running: bool = False,
     ) -> ExecutionGraph:
-        """Return the compiled graph of a query with these settings and optimisation
-        passes.
+        """Return the compiled graph of a query with these settings and optimisation passes.
 
         It comes from the cache if a query with the same steps and passes was compiled before. A template is
         lowered once for each choice of settings.

@@ -87,8 +87,7 @@ class _Member:
 
 
 class Fleet:
-    """The instances of one engine: a state machine that starts, restarts, drains and gives
-    up instances.
+    """The instances of one engine: a state machine that starts, restarts, drains and gives up instances.
 
     Methods return actions for the runtime or the simulator to carry out. (`transitions.py` has the states.)
 
@@ -112,9 +111,7 @@ class Fleet:
         self._in: dict[State, dict[InstanceId, None]] = {state: {} for state in TRANSITIONS}
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Add a replica and start its first instance; return a list
-        with the action that starts it.
-        """
+        """Add a replica and start its first instance; return a list with the action that starts it."""
         return self._begin(_Slot(next(self._slots), replica), 0.0, now_s)
 
     def ready(self, instance: InstanceId, now_s: float, *, on_trial: bool = False) -> None:

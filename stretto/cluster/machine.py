@@ -48,8 +48,7 @@ Placed = tuple[str, Replica]
 
 
 def check_deployments(machine: Machine, deployments: Iterable[Deployment]) -> None:
-    """Check that the devices and ports of this machine suffice for all replicas that run
-    here at once.
+    """Check that the devices and ports of this machine suffice for all replicas that run here at once.
 
     Raises:
         ConfigError: a device is not there, or cannot hold all that are declared on it.

@@ -231,8 +231,7 @@ class Unbound:
 
 @record
 class Dispatched:
-    """Event for a placement policy: a request was sent to an instance, to
-    run there.
+    """Event for a placement policy: a request was sent to an instance, to run there.
 
     The event `Ended` follows when it has left.
 

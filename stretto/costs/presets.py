@@ -81,8 +81,7 @@ class Preset:
         )
 
     def model(self, name: str) -> LLMModel:
-        """Return the sizes of one of the LLMs that this preset has, by
-        the model's name.
+        """Return the sizes of one of the LLMs that this preset has, by the model's name.
 
         Raises:
             ConfigError: there is none of that name.

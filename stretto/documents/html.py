@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from stretto.documents.code import code_text
 from stretto.documents.html_tables import data_table_text
 from stretto.documents.text import decode
 from stretto.model.values import Section
@@ -29,6 +30,9 @@ _BOILERPLATE_ROLES = frozenset({"navigation", "search", "banner", "contentinfo"}
 _HIDDEN_STYLE = re.compile(r"(?:^|[;\s])(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 _NO_DATA = _HEADINGS | {"table", "pre", "form"}
 """Elements that no table of data has in it; a table that has one only places what is in it."""
+_IN_CODE = frozenset({"code", "span", "kbd", "samp"})
+"""Elements that preformatted text has in it if it is code."""
+_ITEM_MARK = "- "
 _SEPARATORS = {"br": "\n", "td": " ", "th": " "}
 _SPACE = re.compile(r"\s+")
 _LINE_END = re.compile(r"(?<![ \t])[ \t]+\n")  # a run of blanks is tried once, from its beginning
@@ -76,8 +80,9 @@ def html_sections(html: str, *, is_page: bool) -> list[Section]:
     ):
         nodes = [node for node in nodes if node.in_main]
     texts = [_Text()]
+    items: set[int] = set()
     previous: Tag | None = None
-    for node in _with_rows(nodes):
+    for node in _with_rows(list(_with_statements(nodes))):
         if not isinstance(node.element, str):
             texts[-1].separate(_SEPARATORS.get(node.element.name, ""))
         else:
@@ -88,12 +93,21 @@ def html_sections(html: str, *, is_page: bool) -> list[Section]:
                 if is_heading:
                     texts.append(_Text())
                 texts[-1].separate("\n\n")
+                if (item := _item(node.block)) is not None and id(item) not in items:
+                    items.add(id(item))
+                    texts[-1].separate(_ITEM_MARK)
                 previous = node.block
             if node.is_preformatted:
                 texts[-1].parts.append(node.element)
             else:
                 texts[-1].flow(node.element, is_heading)
     return [section for text in texts if (section := text.section()).text]
+
+
+def _item(block: Tag) -> Tag | None:
+    """Return the item of a list that a block is, or is a paragraph of."""
+    around = block.parent if block.name == "p" else block
+    return around if around is not None and around.name == "li" else None
 
 
 def _without_open_ends(html: str) -> str:
@@ -122,7 +136,7 @@ class _Text:
         text = _SPACE.sub(" ", text)
         if is_heading:
             self.title += text
-        at_line_start = not self.parts or self.parts[-1].endswith("\n")
+        at_line_start = not self.parts or self.parts[-1].endswith(("\n", _ITEM_MARK))
         self.parts.append(text.lstrip() if at_line_start else text)
 
     def section(self) -> Section:
@@ -145,6 +159,27 @@ class _Node(NamedTuple):
     is_preformatted: bool
     in_main: bool
     table: Tag | None
+
+
+def _with_statements(nodes: Sequence[_Node]) -> Iterator[_Node]:
+    """Replace the content of each block of code by its text, with a mark at each statement."""
+    from bs4.element import NavigableString
+
+    at = 0
+    while at < len(nodes):
+        node = nodes[at]
+        yield node
+        at += 1
+        if isinstance(node.element, str) or node.element.name != "pre":
+            continue
+        end = at
+        while end < len(nodes) and nodes[end].block is node.element:
+            end += 1
+        inside = [one.element for one in nodes[at:end]]
+        if any(not isinstance(one, str) and one.name in _IN_CODE for one in inside):
+            texts = (one if isinstance(one, str) else _SEPARATORS.get(one.name, "") for one in inside)
+            yield node._replace(element=NavigableString(code_text("".join(texts))), is_preformatted=True)
+            at = end
 
 
 def _with_rows(nodes: Sequence[_Node]) -> Iterator[_Node]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from stretto.documents.code import code_text
 from stretto.documents.text import decode
 from stretto.model.values import Section
 
@@ -43,7 +44,8 @@ def parse_rst(data: bytes) -> list[Section]:
             continue
         if isinstance(node, nodes.title) and isinstance(node.parent, nodes.section | nodes.document):
             sections.append((node.astext(), []))
-        sections[-1][1].append(node.astext().strip("\n"))
+        text = node.astext().strip("\n")
+        sections[-1][1].append(code_text(text) if isinstance(node, nodes.literal_block) else text)
     return [Section("\n\n".join(blocks), title=title) for title, blocks in sections if blocks]
 
 

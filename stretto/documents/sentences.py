@@ -3,7 +3,8 @@
 A sentence ends at a blank line, before a list item on a new line, or at `.`, `!`, `?` or `…` followed by
 white space and anything but a small letter, unless the full stop belongs to an abbreviation. Chinese and
 Japanese full stops end a sentence without white space. A line that begins with "| " is the row of a table,
-and one sentence. A missed border makes one long sentence of two; no text is lost.
+and one sentence. A line that begins with a tab begins a sentence: it is a paragraph or a statement of code.
+A missed border makes one long sentence of two; no text is lost.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _BORDER = re.compile(
     r"""
       (?<![ \t\r\n]) [ \t\r]*+ \n [ \t\r]*+ \n [ \t\r\n]*+                        # a blank line
     | (?<![ \t\r\n]) [ \t\r]*+ \n [ \t\r]*+ (?= (?: [-*+•–] | \d{1,3}[.)] ) [ \t])  # a list item
+    | (?<![ \t\r\n]) [ \t\r]*+ \n \t [ \t\r\n]*+                                  # a tab
     | (?P<stop> (?: (?<=[.!?…]) | (?<=[.!?…]["'”’)\]»]) ) [ \t\r\n]++ )
     | (?<=[。！？]) [ \t\r\n]*+
     """,

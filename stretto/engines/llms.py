@@ -197,8 +197,7 @@ def _model(where: str) -> tuple[Callable[[Any], SteppedLLM], Any]:
 def server_replica(
     url: str, *, api: str | None = None, tokenizer: str | None = None, model: str | None = None
 ) -> Replica:
-    """Return a replica of an LLM that is an OpenAI-compatible server, running
-    already.
+    """Return a replica of an LLM that is an OpenAI-compatible server, running already.
 
     Prompts in their plain form stop where a base model would begin a further question.
 

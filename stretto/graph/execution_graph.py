@@ -234,8 +234,7 @@ class ExecutionGraph:
 def rebase(
     egraph: ExecutionGraph, node_base: int, values: Sequence[int], under: Node | None = None
 ) -> list[Node]:
-    """Return the nodes of a compiled graph, renumbered so that they can be added to a graph that is
-    running.
+    """Return the nodes of a compiled graph, renumbered so that they can be added to a graph that is running.
 
     Args:
         node_base: id that the first node gets.

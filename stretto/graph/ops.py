@@ -157,8 +157,7 @@ class Ops(Mapping[str, OpSpec]):
         return spec
 
     def is_effect(self, primitive: Primitive) -> bool:
-        """Return whether a primitive changes something outside the graph: its result has the type
-        `effect`.
+        """Return whether a primitive changes something outside the graph: its result has the type `effect`.
 
         An effect is never removed as dead code. Steps that must come after it read its value. So a `call`
         that saves something has `result="effect"`.

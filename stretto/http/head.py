@@ -35,8 +35,9 @@ def answer_head(
         length: number of bytes of its body, if it is known.
         reason: words of another server behind the status, which are passed on if they are few and printable.
     """
-    if not _WORDS.fullmatch(reason):
-        reason = _REASONS.get(status, b"")
+    usual = _REASONS.get(status, b"")
+    if reason != usual and not _WORDS.fullmatch(reason):
+        reason = usual
     parts = [b"HTTP/1.1 %d %b\r\n" % (status, reason), *header_lines(headers)]
     if is_chunked:
         parts.append(b"transfer-encoding: chunked\r\n")

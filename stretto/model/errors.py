@@ -206,9 +206,7 @@ class NotSaved(StrettoError):
 
 
 class QueryEnded(StrettoError):
-    """Error: a query ended before it had a result: it was cancelled, or its deadline
-    passed.
-    """
+    """Error: a query ended before it had a result: it was cancelled, or its deadline passed."""
 
 
 class QueryCancelled(QueryEnded):

@@ -62,8 +62,7 @@ class Profile:
         return self.per_token_s > 0
 
     def batch_s(self, units: int, tokens: int | None = None) -> float:
-        """Return the predicted seconds of one call of the engine with `units` of work (texts, pairs,
-        tokens).
+        """Return the predicted seconds of one call of the engine with `units` of work (texts, pairs, tokens).
 
         Args:
             tokens: estimated tokens of all texts of the call; None takes units of the usual length.

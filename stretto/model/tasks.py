@@ -15,8 +15,7 @@ from stretto.model.values import Prompt, Segment
 
 @record
 class Task:
-    """One task of a batch for an engine: the op of one step of an app, with
-    its inputs.
+    """One task of a batch for an engine: the op of one step of an app, with its inputs.
 
     If `num_items` is None, the op is applied once, and `inputs` maps its ports to values.
     Otherwise it is applied `num_items` times: the ports in `each` hold lists of that length, the other ports

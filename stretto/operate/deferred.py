@@ -4,7 +4,7 @@ that it takes between other work, which has displaced it from the processor's ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stretto.cluster.placement import PromptKey
@@ -18,11 +18,15 @@ _MOST = 128
 class DeferredObservers(Observer):
     """An observer that shows requests to others later, in the order of what happened: when `_MOST` events
     wait, or when somebody wants to know what the others have seen (`catch_up`).
+
+    Attributes:
+        sources: called by `catch_up`: each brings what it has seen and keeps.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = Observers(observers)
         self._waiting: list[tuple[int, RequestTrace, Any]] = []
+        self.sources: list[Callable[[], None]] = []
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Keep a request that has arrived."""
@@ -36,10 +40,15 @@ class DeferredObservers(Observer):
         """Keep a request that has ended."""
         self._waiting.append((ENDED, trace, now_s))
         if len(self._waiting) >= _MOST:
-            self.catch_up()
+            self._show()
 
     def catch_up(self) -> None:
         """Show the observers all that has happened."""
+        for bring in self.sources:
+            bring()
+        self._show()
+
+    def _show(self) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             self._observers.on_requests(waiting)

@@ -11,6 +11,7 @@ from stretto.operate.request_metrics import RequestMetrics
 from stretto.operate.spans import Spans
 from stretto.operate.traffic import RecentTraffic
 from stretto.sched.observer import Observers
+from stretto.sched.request_trace import RequestTrace
 
 
 class Watch:
@@ -53,6 +54,12 @@ class Watch:
         """Requests of the last minutes, for simulations."""
         self.deferred.catch_up()
         return self._traffic
+
+    def prefill_token_s(self, trace: RequestTrace) -> float:
+        """Return the seconds of the prefill of a token of a request's model, as far as they were measured; 0
+        if they are not known.
+        """
+        return self._programs.prefill_token_s(trace)
 
     def close(self) -> None:
         """Send what is left to send."""

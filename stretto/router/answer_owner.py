@@ -41,6 +41,10 @@ class AnswerOwner(Protocol):
         """Whether the request has been answered, or its client has left."""
         ...
 
+    def head_came(self) -> None:
+        """Note that the head of an answer has come that is kept until it is whole."""
+        ...
+
     def answered(self, answer: AnswerParser, read: UsageReader) -> None:
         """Note that the last bytes of an answer are written."""
         ...

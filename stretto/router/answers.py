@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -189,15 +189,17 @@ class UsageReader:
         if not self._tail:
             return _UNKNOWN
         begin = max(0, self._tail.find(b'_tokens"') - _LONGEST_NAME)  # a text stands before the counts
-        found = {name: int(number) for name, number in _COUNTS.findall(self._tail, begin)}
-        num_prompt, num_output, num_cached = (_first(found, names) for names in (_PROMPT, _OUTPUT, _CACHED))
-        if num_prompt is not None and _PROMPT[0] not in found:
-            num_prompt += sum(found.get(name, 0) for name in _APART)
-        return WorkerUsage(num_prompt, num_output, num_cached, _PROMPT[0] in found)
+        found: dict[bytes, bytes] = dict(_COUNTS.findall(self._tail, begin))
+        num_prompt, is_older = _first(found, _PROMPT), _PROMPT[0] in found
+        if num_prompt is not None and not is_older:
+            num_prompt += sum(int(found.get(name, 0)) for name in _APART)
+        return WorkerUsage(num_prompt, _first(found, _OUTPUT), _first(found, _CACHED), is_older)
 
 
-def _first(found: Mapping[bytes, int], names: Sequence[bytes]) -> int | None:
-    return next((found[name] for name in names if name in found), None)
+def _first(found: Mapping[bytes, bytes], names: tuple[bytes, bytes]) -> int | None:
+    """Return the count of the first of two names that there is."""
+    number = found.get(names[0]) or found.get(names[1])
+    return None if number is None else int(number)
 
 
 def has_token(events: bytes) -> bool:

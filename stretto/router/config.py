@@ -25,7 +25,7 @@ from stretto.router.worker_url import parse_address, server_of
 from stretto.sched.orders import GONE_ORDERS, ORDERS, check_policy
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_ENDPOINT = re.compile(r"tcp://[^\s/]+:(\d{1,5}|\*)|ipc://\S+")
+_ENDPOINT = re.compile(r"tcp://(?:[^\s/:\[\]]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):(\d{1,5}|\*)|ipc://\S+")
 _OWN_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "upgrade", "expect"))
 """Headers that the router writes itself."""
 
@@ -279,7 +279,8 @@ class RouterConfig:
             found = _ENDPOINT.fullmatch(address) if isinstance(address, str) else None
             if found is None or int((found[1] or "0").replace("*", "0")) > 65535:
                 raise ConfigError(
-                    f"router: {address!r:.200} is no address of a router; it must be tcp://HOST:PORT or ipc://PATH"
+                    f"router: {address!r:.200} is no address of a router; it must be tcp://HOST:PORT or "
+                    "ipc://PATH, with an IPv6 address in brackets"
                 )
         if self.peer and self.announce is None:
             raise ConfigError(

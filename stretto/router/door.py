@@ -23,6 +23,7 @@ from stretto.router.messages import RoutedRequest, Sender
 from stretto.router.programs import RoutedProgram
 from stretto.router.prompt_watch import PromptWatch
 from stretto.router.prompts import read_request
+from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.repairs import Repairs
 from stretto.router.replies import api_error_of, error_body, error_headers
 from stretto.router.routes import is_method, is_passed_on, is_repeatable, read_target
@@ -70,6 +71,8 @@ class RouterDoor:
         self.own_route: OwnRoute = lambda request, is_local: None
         self._prompts = PromptWatch(front.watch, front.readers)
         self._repairs = Repairs(config.repair)
+        self._loop = asyncio.get_running_loop()
+        self._arrived: list[tuple[RoutedExchange, RequestHead | RoutedRequest]] = []
 
     def admit(self, request: ClientRequest) -> RequestLimits:
         """Return the limits of a request, which are the same for all."""
@@ -92,22 +95,50 @@ class RouterDoor:
                     return own.serve(client)
                 self._answer(client, request, own)
                 return None
-            read = self._reader(request)
-            is_large = request.num_body > LARGE_BYTES
-            routed = None if is_large else read(request.body)
+            asked = self._asked(request)
         except Exception as error:
             self._refuse(client, request, _refusal(request.path, error))
             return None
         exchange = RoutedExchange(client, request, arrived_s, self.front)
         exchange.spans = self.front.watch.spans
-        if routed is not None:
-            self._look_up(exchange, routed)
-            return exchange
-        owner = client_key(request.headers) if request.found is None else request.found.tenant
-        reading = self.front.readers.read(request.num_body, lambda: request.body, read, owner)
-        exchange.reading = task = asyncio.get_running_loop().create_task(reading)
-        task.add_done_callback(lambda task: self._was_read(exchange, task))
+        if not self._arrived:
+            self._loop.call_soon(self._take_arrived)
+        self._arrived.append((exchange, asked))
         return exchange
+
+    def _take_arrived(self) -> None:
+        """Read and place the requests that have come in this turn of the event loop: all are read, and then
+        all are placed, which takes less time than one after the other.
+        """
+        arrived, self._arrived = self._arrived, []
+        rules = self._rules()
+        for exchange, routed in [(one, self._read(one, asked, rules)) for one, asked in arrived]:
+            if routed is None:
+                continue
+            try:
+                self._look_up(exchange, routed)
+            except Exception:
+                _not_placed(exchange)
+
+    def _read(
+        self, exchange: RoutedExchange, asked: RequestHead | RoutedRequest, rules: ReadingRules
+    ) -> RoutedRequest | None:
+        """Read the body of a request; None if it is refused, or read beside the event loop."""
+        if isinstance(asked, RoutedRequest) or exchange.has_ended:
+            return asked if isinstance(asked, RoutedRequest) else None
+        request = exchange.request
+        if request.num_body <= LARGE_BYTES:
+            try:
+                return read_request(asked, rules, request.body)
+            except Exception as error:
+                self._refuse(exchange.client, request, _refusal(request.path, error))
+                return None
+        owner = asked.client_key if request.found is None else request.found.tenant
+        read = partial(read_request, asked, rules)
+        reading = self.front.readers.read(request.num_body, lambda: request.body, read, owner)
+        exchange.reading = task = self._loop.create_task(reading)
+        task.add_done_callback(lambda task: self._was_read(exchange, task))
+        return None
 
     def _answer(self, client: Answering, request: ClientRequest, own: WholeAnswer | LateAnswer) -> None:
         """Give an answer of the router itself, at once or when a thread has written it."""
@@ -152,6 +183,7 @@ class RouterDoor:
     def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Bring a request to the state machine; if that fails, the client gets an error."""
         try:
+            self.front.settle()
             if routed.asked is not None and not exchange.has_ended:
                 path, num_answers = exchange.request.path, routed.num_answers
                 exchange.program = program = RoutedProgram(self.programs, routed.asked, path, num_answers)
@@ -160,7 +192,9 @@ class RouterDoor:
                 routed = replace(routed, model=self._model_of(routed))
             exchange.begin(routed, self.front.register)
             if routed.key is not None and not exchange.has_ended:
-                self.front.later(partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing))
+                self.front.watch_later(
+                    partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing)
+                )
         except Exception:
             _log.exception("a request could not be placed")
             exchange.fail("the router could not place the request")
@@ -175,8 +209,12 @@ class RouterDoor:
         headers, body = error_headers(error), error_body(error)
         client.answer(error.status, headers, body, keeps_alive=request.keeps_alive)
 
-    def _reader(self, request: ClientRequest) -> Callable[[bytes], RoutedRequest]:
-        """Return what reads the body of a request, here or in another process. Raises RequestRefused."""
+    def _asked(self, request: ClientRequest) -> RequestHead | RoutedRequest:
+        """Return what is known of a request before its body is read, or all that is, if it is not to be read.
+
+        Raises:
+            RequestRefused: it is not passed on to workers.
+        """
         path = request.path
         if not is_passed_on(path):
             raise no_such_path(path)
@@ -192,26 +230,21 @@ class RouterDoor:
             raise RequestRefused(ApiError(403, message, "PermissionDeniedError"))
         if request.method != b"POST":
             stored_id = id_in_path(path)
-            return partial(
-                _unread,
-                RoutedRequest(is_repeatable=may_repeat, client_key=key, tenant=tenant, stored_id=stored_id),
-            )
-        view = self.front.router_state.view
+            return RoutedRequest(is_repeatable=may_repeat, client_key=key, tenant=tenant, stored_id=stored_id)
         is_alone = sender is not None and (sender.step is not None or sender.objective is not None)
-        return partial(
-            read_request,
-            path,
-            request.content_type,
+        headers = request.headers if self._config.max_programs and not is_alone else None
+        deadline_s = read_deadline(request.headers)
+        return RequestHead(path, request.content_type, may_repeat, key, tenant, deadline_s, headers)
+
+    def _rules(self) -> ReadingRules:
+        """Return how bodies are read now."""
+        view = self.front.router_state.view
+        return ReadingRules(
             uses_keys=view.uses_keys,
             has_reports=view.has_reports,
-            is_repeatable=may_repeat,
-            client_key=key,
-            tenant=tenant,
-            deadline_s=read_deadline(request.headers),
+            cuts_priority=view.cuts_priority,
             aliases=self.front.aliases,
             repairs=self._repairs,
-            cuts_priority=view.cuts_priority,
-            headers=request.headers if self._config.max_programs and not is_alone else None,
         )
 
 
@@ -231,9 +264,10 @@ def _in_name_of(sender: object, routed: RoutedRequest) -> RoutedRequest:
     )
 
 
-def _unread(routed: RoutedRequest, body: bytes) -> RoutedRequest:
-    """Return what is known of a request whose body is not read."""
-    return routed
+def _not_placed(exchange: RoutedExchange) -> None:
+    """End a request that could not be placed, which is an error of the router."""
+    _log.exception("a request could not be placed")
+    exchange.fail("the router could not place the request")
 
 
 def _refusal(path: str, error: BaseException) -> ApiError:

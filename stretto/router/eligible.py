@@ -54,7 +54,12 @@ class Eligible:
         """
         able, num_taking = self.able(client)
         client_key = client.request.client_key
-        among = [worker.id for worker in able if worker.free_s(client_key) <= now_s]
+        among = [
+            worker.id
+            for worker in able
+            if worker.rests_until_s <= now_s
+            and not (client_key and worker.key_rests.until_s(client_key) > now_s)
+        ]
         if not client_key and (wanting := [one.id for one in able if one.refuses_keyless(now_s)]):
             among = [worker for worker in among if worker not in wanting] or among
         if client.room_at is not None and self._has_room_at(client, among):

@@ -44,13 +44,16 @@ class ExchangeDoor(Protocol):
 
     Attributes:
         readers: what reads large bodies beside the event loop.
+        state: the state machine, to which the ends of the last answers may not have been brought.
     """
 
     readers: BodyReaders
 
+    state: RouterState
+
     @property
     def router_state(self) -> RouterState:
-        """The state machine."""
+        """The state machine, which knows all that has happened."""
         ...
 
     def act(self, actions: list[RouterAction]) -> None:
@@ -143,6 +146,10 @@ class RoutedExchange:
         parent = None if given is None else read_traceparent(given.decode("latin-1"))
         self.outgoing.belongs_to(spans.begin(self.trace, parent).header().encode())
 
+    def head_came(self) -> None:
+        """Note that the head of an answer has come that is kept until it is whole."""
+        self.door.state.head_came(self.ticket)
+
     def answered(self, answer: AnswerParser, read: UsageReader) -> None:
         """Note that the last bytes of an answer are written. The state machine is told when they are sent."""
         now_s = monotonic()
@@ -196,6 +203,10 @@ class RoutedExchange:
         self.end_second()
         self.attempts.count_pause()
         self.trace.end(status, now_s)
+
+    def let_go(self) -> None:
+        """Let go of what holds the exchange, once it has ended and everybody has been told."""
+        self._taken.let_go()
 
     # --- actions of the state machine
 

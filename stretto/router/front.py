@@ -51,8 +51,10 @@ class Front:
     Attributes:
         watch: what sees all requests.
         placement: the policy that chooses workers.
-        later: has something done in the next turn of the event loop (`LateWork.add`).
-        catch_up: does that now.
+        state: the state machine, to which the ends of the last answers may not have been brought.
+        later: has something done in the next turn of the event loop, or before `router_state` is asked for
+            (`LateWork.add`).
+        watch_later: has something done in the next turn of the event loop that changes no decision.
         links: the way to each worker.
         budget: count of the bytes held for all clients.
         aliases: names that stand for models.
@@ -72,7 +74,7 @@ class Front:
     ) -> None:
         self.config = config
         self.placement = FallbackPlacement(placement_of(config.placement)())
-        self._state = RouterState(config, self.placement, tenant_weights, learned)
+        self.state = RouterState(config, self.placement, tenant_weights, learned)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.budget = ByteBudget(config.max_held_bytes)
         self.watch = Watch() if watch is None else watch
@@ -82,8 +84,9 @@ class Front:
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
         self.readers = BodyReaders()
-        self._late = LateWork()
-        self.later, self.catch_up = self._late.add, self._late.catch_up
+        self._late, self._watching = LateWork(), LateWork()
+        self.later, self.watch_later = self._late.add, self._watching.add
+        self.watch.deferred.sources.append(self.catch_up)
         self._exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
@@ -93,9 +96,18 @@ class Front:
     @property
     def router_state(self) -> RouterState:
         """The state machine, which knows all that has happened."""
-        if self._late:
-            self.catch_up()
-        return self._state
+        self.settle()
+        return self.state
+
+    def settle(self) -> None:
+        """Bring to the state machine, and to what recognises programs, how the last requests have ended."""
+        if self._late.waiting:
+            self._late.catch_up()
+
+    def catch_up(self) -> None:
+        """Do now what is to be done later."""
+        self._late.catch_up()
+        self._watching.catch_up()
 
     def act(self, actions: list[RouterAction]) -> None:
         """Carry out actions of the state machine."""
@@ -125,7 +137,7 @@ class Front:
                     self.watch.metrics.forget_worker(link.name)
                     for tell in self.on_worker_gone:
                         tell(worker)
-        due_s = self._state.timers.next_due_s
+        due_s = self.state.timers.next_due_s
         if due_s is not None and due_s < self._expiry_s:
             if self._expiry is not None:
                 self._expiry.cancel()
@@ -177,7 +189,7 @@ class Front:
     def register(self, exchange: RoutedExchange) -> None:
         """Note that a request has come to the state machine."""
         self._exchanges[exchange.ticket] = exchange
-        self.later(partial(self._has_arrived, exchange.trace))
+        self.watch_later(partial(self._has_arrived, exchange.trace))
 
     def _has_arrived(self, trace: RequestTrace) -> None:
         assert trace.placed_s is not None, "it was brought to the state machine"
@@ -191,6 +203,10 @@ class Front:
     def _has_ended(self, exchange: RoutedExchange) -> None:
         if (program := exchange.program) is not None:
             program.end(was_answered=exchange.was_answered)
-        ended_s = exchange.trace.ended_s
-        assert ended_s is not None, "it has ended"
-        self.watch.observers.on_request_ended(exchange.trace, ended_s)
+        self.watch_later(partial(self._has_been_seen, exchange))
+
+    def _has_been_seen(self, exchange: RoutedExchange) -> None:
+        trace = exchange.trace
+        assert trace.ended_s is not None, "it has ended"
+        self.watch.observers.on_request_ended(trace, trace.ended_s)
+        exchange.let_go()

@@ -11,32 +11,32 @@ _log = logging.getLogger(__name__)
 
 
 class LateWork:
-    """Work that nobody waits for. True while there is some."""
+    """Work that nobody waits for.
+
+    Attributes:
+        waiting: what is to be done, in order.
+    """
 
     def __init__(self) -> None:
-        self._work: deque[Callable[[], None]] = deque()
+        self.waiting: deque[Callable[[], None]] = deque()
         self._is_catching_up = False
         self._loop = asyncio.get_running_loop()
-
-    def __bool__(self) -> bool:
-        """Return whether something is to be done."""
-        return bool(self._work)
 
     def add(self, work: Callable[[], None]) -> None:
         """Have something done in the next turn of the event loop, after what has been written is sent, or
         when `catch_up` is called.
         """
-        if not self._work:
+        if not self.waiting:
             self._loop.call_soon(self.catch_up)
-        self._work.append(work)
+        self.waiting.append(work)
 
     def catch_up(self) -> None:
         """Do now what is to be done later, in order."""
         if self._is_catching_up:
             return
         self._is_catching_up = True
-        while self._work:
-            work = self._work.popleft()
+        while self.waiting:
+            work = self.waiting.popleft()
             try:
                 work()
             except Exception:

@@ -22,6 +22,7 @@ from stretto.cluster.placement import (
     PlacementRequest,
 )
 from stretto.cluster.prompt_keys import BYTES
+from stretto.costs.mean_output import MeanOutput
 from stretto.router.hit_correction import HitCorrection
 from stretto.router.messages import Ticket, WorkerId, WorkerUsage
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineAtWorkers, OfflineRules, is_offline_request
@@ -29,7 +30,6 @@ from stretto.router.workers import Worker
 
 _NO_LIMIT = 2**22
 """Tokens that may be in flight at a worker whose memory is not known."""
-_OUTPUT_WEIGHT = 1 / 32
 _MOST_OUTPUT_TIMES = 4
 """Largest count of an answer, in means, that enters the mean. So wrong counts of fewer than a quarter of the
 answers hardly change it."""
@@ -65,9 +65,7 @@ class RunningAtWorker:
 
 
 class WorkerLoads:
-    """The table of workers that a placement policy reads, and the events that it
-    is told.
-    """
+    """The table of workers that a placement policy reads, and the events that it is told."""
 
     def __init__(self, placement: Placement, offline: OfflineRules = USUAL_RULES) -> None:
         self._placement = placement
@@ -76,7 +74,8 @@ class WorkerLoads:
         self.offline = OfflineAtWorkers(self._table, offline)
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, RunningAtWorker] = {}
-        self._typical_output: dict[str, float] = {"": float(_FIRST_OUTPUT)}
+        self._all_outputs = MeanOutput(_FIRST_OUTPUT)
+        self._outputs_of_model: dict[str, MeanOutput] = {}
         self._correction = HitCorrection(BYTES.block_tokens)
         self._telling: set[tuple[WorkerId, bool]] = set()
 
@@ -89,8 +88,7 @@ class WorkerLoads:
         """Return how many tokens an answer is expected to have: the mean of the last ones of its model, or
         the request's limit if that is less.
         """
-        means = self._typical_output
-        typical = round(means.get(model, means[""]))
+        typical = self._outputs_of_model.get(model, self._all_outputs).expected
         return typical if max_tokens is None else min(max_tokens, typical)
 
     def join(self, worker: Worker) -> None:
@@ -300,13 +298,11 @@ class WorkerLoads:
 
     def _learn_output(self, model: str, num_output: int) -> None:
         """Learn the number of tokens of an answer, for its model and for all together."""
-        means = self._typical_output
-        has_mean = model in means or len(means) < _MAX_MODELS
-        for name in ("", model) if model and has_mean else ("",):
-            typical = means.get(name, means[""])
-            most = _MOST_OUTPUT_TIMES * (typical if typical > _FIRST_OUTPUT else _FIRST_OUTPUT)
-            counted = num_output if num_output < most else most
-            means[name] = typical + _OUTPUT_WEIGHT * (counted - typical)
+        means = [self._all_outputs]
+        if model and (model in self._outputs_of_model or len(self._outputs_of_model) < _MAX_MODELS):
+            means.append(self._outputs_of_model.setdefault(model, MeanOutput(self._all_outputs.expected)))
+        for mean in means:
+            mean.observe(min(num_output, _MOST_OUTPUT_TIMES * max(mean.expected, _FIRST_OUTPUT)))
 
     def _learn_slowness(
         self, view: InstanceView, running: RunningAtWorker, num_output: int, now_s: float
@@ -321,5 +317,5 @@ class WorkerLoads:
         view.num_running += num
         view.running_tokens += num_tokens
         view.prefill_s = max(0.0, view.prefill_s + prefill_s) if view.num_running else 0.0
-        view.expected_output = round(self._typical_output[""])
+        view.expected_output = self._all_outputs.expected
         self._table.changed(view.id)

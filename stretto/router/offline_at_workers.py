@@ -37,13 +37,18 @@ USUAL_RULES = OfflineRules()
 
 
 class OfflineAtWorkers:
-    """The rooms for offline requests at the workers of a table."""
+    """The rooms for offline requests at the workers of a table.
+
+    Attributes:
+        num_running: number of offline requests that run there.
+    """
 
     def __init__(self, table: InstanceTable, rules: OfflineRules) -> None:
         self._table = table
         self._new_room = rules.new_room
         self._rooms: dict[WorkerId, OfflineRoom] = {}
         self._kept_free = rules.kept_free()
+        self.num_running = 0
 
     def join(self, view: InstanceView) -> None:
         """Add a worker."""
@@ -51,12 +56,8 @@ class OfflineAtWorkers:
 
     def leave(self, worker: WorkerId) -> None:
         """Remove a worker."""
-        self._rooms.pop(worker, None)
-
-    @property
-    def num_running(self) -> int:
-        """Number of offline requests that run."""
-        return sum(view.num_offline for view in self._table)
+        if (room := self._rooms.pop(worker, None)) is not None:
+            self.num_running -= room.num_offline
 
     def started(self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float) -> None:
         """Note that a request is sent to the worker that was chosen for it."""
@@ -69,6 +70,7 @@ class OfflineAtWorkers:
             prefill_s = self._rooms[choice.instance].steps.per_token_s * num_new
             self._kept_free.started(request.all_tokens, prefill_s, now_s)
         elif view is not None:
+            self.num_running += 1
             view.num_offline += 1
             view.offline_tokens += request.all_tokens
 
@@ -90,6 +92,7 @@ class OfflineAtWorkers:
         if (room := self._rooms.get(worker)) is None or (view := self._table.get(worker)) is None:
             return
         if room.ended(ticket, num_output, now_s) and is_offline_request(request):
+            self.num_running -= 1
             view.num_offline -= 1
             view.offline_tokens -= request.all_tokens
 
@@ -141,6 +144,7 @@ class OfflineAtWorkers:
 
     def check_invariants(self) -> None:
         """Check the counts. For tests."""
+        assert self.num_running == sum(view.num_offline for view in self._table)
         for view in self._table:
             self._rooms[view.id].check_invariants()
             assert view.num_offline == self._rooms[view.id].num_offline

@@ -14,7 +14,6 @@ from time import monotonic
 from uuid import uuid4
 
 import zmq
-import zmq.asyncio
 
 from stretto.model.errors import BadReply, ConfigError
 from stretto.router.announcing.announcer import BEAT_S, GATHER_S
@@ -41,13 +40,13 @@ class PeerLink:
         self._front = front
         self._loop = asyncio.get_running_loop()
         self._peers = front.router_state.follow_peers(uuid4().hex)
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._has_warned = self._has_missed = self._has_warned_of_deaf = False
         self._num_given = len(config.peer)
         self._heard: set[str] = set()
         self._all_heard_s = monotonic()
         self._timer: asyncio.TimerHandle | None = None
-        self._out = zmq.Context(self._context).socket(zmq.PUB)
+        self._out = self._context.socket(zmq.PUB)
         self._in = self._context.socket(zmq.SUB)
         for socket in (self._out, self._in):
             socket.linger = 0
@@ -56,9 +55,9 @@ class PeerLink:
         self._in.subscribe(TOPIC_PREFIX)
         try:
             assert config.announce is not None, "the link is made only where it is given"
-            _use(self._out.bind, config.announce)
+            _use(self._out, self._out.bind, config.announce)
             for address in config.peer:
-                _use(self._in.connect, address)
+                _use(self._in, self._in.connect, address)
         except ConfigError:
             self._out.close(linger=0)
             self._context.destroy(linger=0)
@@ -67,7 +66,9 @@ class PeerLink:
         """Where it announces, with the port that was taken."""
         _log.info("this router announces at %s: process %r", self.address, self._peers.announcer.origin)
         self._peers.announcer.on_news = self._soon
-        self._task = self._loop.create_task(self._listen())
+        self._fd = self._in.fileno()
+        self._loop.add_reader(self._fd, self._read)
+        self._more: asyncio.Handle = self._loop.call_soon(self._read)
         self._beat = self._loop.call_later(0.0, self._live_on)
 
     @property
@@ -86,8 +87,8 @@ class PeerLink:
         if self._timer is not None:
             self._timer.cancel()
         self._peers.announcer.on_news = lambda: None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self._loop.remove_reader(self._fd)
+        self._more.cancel()
         self._send(self._peers.announcer.farewell())
         self._out.close(linger=_LAST_MS)
         self._context.destroy(linger=0)
@@ -151,21 +152,30 @@ class PeerLink:
         with suppress(zmq.Again):
             self._out.send_multipart([TOPIC, write_message(message)], zmq.NOBLOCK)
 
-    async def _listen(self) -> None:
-        while True:
-            frames = await self._in.recv_multipart()
-            now_s = monotonic()
-            try:
-                if len(frames) != 2 or frames[0] != TOPIC:
-                    raise BadReply(f"it has {len(frames)} frames, and the topic {frames[0]!r:.60}")
-                self._front.catch_up()
-                self._front.act(self._peers.receive(frames[1], now_s))
-                self._note_heard()
-            except BadReply as error:
-                self._warn(error.message)
-            except Exception:
-                _log.exception("what another router has said could not be noted")
-            await asyncio.sleep(0)  # messages that are there already are got without giving way to others
+    def _read(self) -> None:
+        """Take a message that has come. The socket says once that there are some, and no more until all of
+        them are taken; before each further one, others have their turn.
+        """
+        try:
+            frames = self._in.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        self._more.cancel()
+        self._more = self._loop.call_soon(self._read)
+        self._take(frames)
+
+    def _take(self, frames: list[bytes]) -> None:
+        now_s = monotonic()
+        try:
+            if len(frames) != 2 or frames[0] != TOPIC:
+                raise BadReply(f"it has {len(frames)} frames, and the topic {frames[0]!r:.60}")
+            self._front.catch_up()
+            self._front.act(self._peers.receive(frames[1], now_s))
+            self._note_heard()
+        except BadReply as error:
+            self._warn(error.message)
+        except Exception:
+            _log.exception("what another router has said could not be noted")
 
     def _warn(self, reason: str) -> None:
         """Warn once of a message that cannot be read: whoever sends one sends many."""
@@ -175,7 +185,9 @@ class PeerLink:
             _log.warning(text, reason)
 
 
-def _use(method: Callable[[str], object], address: str) -> None:
+def _use(socket: zmq.Socket[bytes], method: Callable[[str], object], address: str) -> None:
+    """Bind or connect a socket."""
+    socket.ipv6 = "[" in address  # with it, a host's name would stand for its IPv6 address first
     try:
         method(address)
     except zmq.ZMQError as error:

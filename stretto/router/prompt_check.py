@@ -15,6 +15,7 @@ from stretto.operate.prefix.seen_prompt import seen_prompt
 from stretto.router.programs import RoutedProgram
 from stretto.router.prompt_watch import kind_of
 from stretto.router.prompts import read_request
+from stretto.router.reading import ReadingRules, RequestHead
 
 
 class PromptCheck:
@@ -40,7 +41,7 @@ class PromptCheck:
             RequestRefused: the door would refuse it.
         """
         body = json.dumps(fields).encode()
-        routed = read_request(path, "application/json", body, uses_keys=True, is_repeatable=True, headers=[])
+        routed = read_request(RequestHead(path, headers=[]), ReadingRules(), body)
         self.num_requests += 1
         program = None
         if routed.asked is not None:

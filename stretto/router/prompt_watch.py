@@ -61,7 +61,7 @@ class PromptWatch:
     def _looked(self, trace: RequestTrace, kind: PromptKind, prompt: SeenPrompt | None) -> None:
         if prompt is None:
             return
-        told = self._watch.prompts.looked(kind, prompt, self._watch.programs.prefill_token_s(trace))
+        told = self._watch.prompts.looked(kind, prompt, self._watch.prefill_token_s(trace))
         if told is not None:
             trace.prompt_fault = fault_json(kind, *told)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -15,12 +16,10 @@ import numpy as np
 
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prompt_keys import BYTES, hash_text
-from stretto.http.client.headers import Headers
-from stretto.router.aliases import Aliases
 from stretto.router.body_edits import form_model, members_of, values_of
 from stretto.router.messages import RoutedRequest
 from stretto.router.programs import asked_program
-from stretto.router.repairs import Repairs
+from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.stored_names import id_in_path, id_named
 from stretto.router.urgency import read_objective
 from stretto.wire.errors import ApiError, RequestRefused, malformed
@@ -38,65 +37,83 @@ _MAX_EACH = 128
 """Largest believable number of answers to one prompt."""
 _MAX_ITEMS = 1_000_000
 """Number of values of a body that takes 100 megabytes, and the interpreter for too long."""
+_MAX_KEPT_NAMES = 4000
+"""Characters of the names of a request's fields and tools up to which their digest is kept."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 _HEDGED = frozenset(("/v1/completions", "/v1/chat/completions", "/v1/embeddings"))
 """Paths of requests that leave nothing at a worker, unless they ask to be stored."""
-_NO_ALIASES = Aliases(())
-_NO_REPAIRS = Repairs(())
 
 _Text: TypeAlias = "str | array[int]"
 
 
-def read_request(
-    path: str,
-    content_type: str,
-    body: bytes,
-    *,
-    uses_keys: bool,
-    is_repeatable: bool,
-    has_reports: bool = False,
-    client_key: str = "",
-    tenant: str | None = None,
-    deadline_s: float | None = None,
-    aliases: Aliases = _NO_ALIASES,
-    cuts_priority: bool = False,
-    headers: Headers | None = None,
-    repairs: Repairs = _NO_REPAIRS,
-) -> RoutedRequest:
-    """Read the body of a request to a path, such as "/v1/completions".
-
-    A body that is not JSON by its type is read for its model alone.
-
-    Args:
-        has_reports: whether workers report what their caches hold, so that the prompt of a completion is
-            wanted as it is.
-        client_key, tenant, deadline_s: what the head of the request says, as `RoutedRequest` has it.
-        aliases: names for which the names of models are to be put.
-        cuts_priority: whether a worker knows no field `priority`.
-        repairs: rules by which prompts are repaired.
-        headers: headers of the request, in which programs are named; None if programs are not recognised.
+def read_request(head: RequestHead, rules: ReadingRules, body: bytes) -> RoutedRequest:
+    """Read the body of a request. One that is not JSON by its type is read for its model alone.
 
     Raises:
         RequestRefused: the body is not a JSON object, names no model by a text, or asks for a class that
             there is not.
     """
+    path, kind = head.path, head.content_type
     is_empty = not body and bool(id_in_path(path))  # such as the cancelling of a response
-    if is_empty or ("json" not in content_type and (content_type or not body.lstrip().startswith(b"{"))):
-        place = form_model(content_type, body)
-        name = "" if place is None else body[place[0] : place[1]][:_MAX_NAME].decode("utf-8", "replace")
-        is_alias = name in aliases
-        num_tokens = len(body) // _BYTES_PER_TOKEN
-        return RoutedRequest(
-            model=name,
-            num_tokens=num_tokens,
-            is_repeatable=is_repeatable,
-            client_key=client_key,
-            tenant=tenant,
-            stored_id=id_in_path(path),
-            deadline_s=deadline_s,
-            alias_at=(place,) if place is not None and is_alias else (),
-            is_form=True,
-        )
+    if is_empty or ("json" not in kind and (kind or not body.lstrip().startswith(b"{"))):
+        return _read_form(head, rules, body)
+    fields = _read_fields(body)
+    model = _model(fields)
+    try:
+        repaired = rules.repairs.repaired(path, fields, body)
+        fields = repaired.fields
+        text = _text(path, fields)
+    except RecursionError as error:
+        raise malformed("", "nested too deeply") from error
+    key = None
+    if rules.uses_keys and text is not None:
+        key = _key(text, f"{rules.aliases.only(model)}\0{fields.get('cache_salt') or ''}")
+    looked_up = _looked_up(path, fields) if rules.has_reports else None
+    headers = head.headers
+    return RoutedRequest(
+        model=model,
+        num_tokens=_num_tokens(text, body),
+        max_tokens=_limit(fields),
+        num_answers=_num_answers(fields),
+        key=key,
+        text=looked_up if isinstance(looked_up, str) else "",
+        ids=looked_up if isinstance(looked_up, array) else (),
+        is_repeatable=head.is_repeatable,
+        client_key=head.client_key,
+        tenant=head.tenant,
+        stored_id=id_named(path, fields, body),
+        objective=read_objective(fields),
+        shape="" if key is None else _shape(fields),
+        may_hedge=path in _HEDGED and not fields.get("store"),
+        is_streamed=fields.get("stream") is True,
+        priority_at=members_of(body, "priority") if rules.cuts_priority and "priority" in fields else (),
+        alias_at=values_of(body, "model") if model in rules.aliases else (),
+        edits=repaired.edits,
+        repaired=repaired.told,
+        deadline_s=head.deadline_s,
+        asked=None if headers is None else asked_program(path, headers, fields, head.owner),
+    )
+
+
+def _read_form(head: RequestHead, rules: ReadingRules, body: bytes) -> RoutedRequest:
+    """Read the model of a body that is not JSON by its type."""
+    place = form_model(head.content_type, body)
+    name = "" if place is None else body[place[0] : place[1]][:_MAX_NAME].decode("utf-8", "replace")
+    return RoutedRequest(
+        model=name,
+        num_tokens=len(body) // _BYTES_PER_TOKEN,
+        is_repeatable=head.is_repeatable,
+        client_key=head.client_key,
+        tenant=head.tenant,
+        stored_id=id_in_path(head.path),
+        deadline_s=head.deadline_s,
+        alias_at=(place,) if place is not None and name in rules.aliases else (),
+        is_form=True,
+    )
+
+
+def _read_fields(body: bytes) -> Mapping[str, Any]:
+    """Return the object of JSON that a body is. Raises RequestRefused."""
     check_num_items(body)
     try:
         fields = read_json(body)
@@ -104,47 +121,15 @@ def read_request(
         raise malformed("", f"not JSON: {error!s:.200}") from error
     if not isinstance(fields, dict):
         raise malformed("", "must be a JSON object")
-    model_name = fields.get("model") or ""
-    if not isinstance(model_name, str):
+    return fields
+
+
+def _model(fields: Mapping[str, Any]) -> str:
+    """Return the name of the model that a request asks for. Raises RequestRefused."""
+    model = fields.get("model") or ""
+    if not isinstance(model, str):
         raise malformed("model", "must be a text")
-    model_name = model_name[:_MAX_NAME]
-    try:
-        repaired = repairs.repaired(path, fields, body)
-        fields = repaired.fields
-        text = _text(path, fields)
-    except RecursionError as error:
-        raise malformed("", "nested too deeply") from error
-    key = None
-    if uses_keys and text is not None:
-        key = _key(text, f"{aliases.only(model_name)}\0{fields.get('cache_salt') or ''}")
-    looked_up = _looked_up(path, fields) if has_reports else None
-    objective = read_objective(fields)
-    has_priority = cuts_priority and "priority" in fields
-    return RoutedRequest(
-        model=model_name,
-        num_tokens=_num_tokens(text, body),
-        max_tokens=_limit(fields),
-        num_answers=_num_answers(fields),
-        key=key,
-        text=looked_up if isinstance(looked_up, str) else "",
-        ids=looked_up if isinstance(looked_up, array) else (),
-        is_repeatable=is_repeatable,
-        client_key=client_key,
-        tenant=tenant,
-        stored_id=id_named(path, fields, body),
-        objective=objective,
-        shape="" if key is None else _shape(fields),
-        may_hedge=path in _HEDGED and not fields.get("store"),
-        is_streamed=fields.get("stream") is True,
-        priority_at=members_of(body, "priority") if has_priority else (),
-        alias_at=values_of(body, "model") if model_name in aliases else (),
-        edits=repaired.edits,
-        repaired=repaired.told,
-        deadline_s=deadline_s,
-        asked=None
-        if headers is None
-        else asked_program(path, headers, fields, client_key if tenant is None else tenant),
-    )
+    return model[:_MAX_NAME]
 
 
 def check_num_items(body: bytes) -> None:
@@ -210,9 +195,14 @@ def _shape(fields: Mapping[str, Any]) -> str:
     """
     tools = fields.get("tools") or fields.get("functions")
     names = sorted(map(tool_name, tools)) if isinstance(tools, list) else []
-    data = ",".join([*sorted(fields), "", *names]).encode("utf-8", "surrogatepass")
-    digest = blake2b(data, digest_size=4).hexdigest()
+    data = ",".join([*sorted(fields), "", *names])
+    digest = _digest(data) if len(data) <= _MAX_KEPT_NAMES else _digest.__wrapped__(data)
     return f"{len(names)} tools, {digest}" if names else digest
+
+
+@lru_cache(maxsize=256)
+def _digest(data: str) -> str:
+    return blake2b(data.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
 
 
 def _text(path: str, fields: Mapping[str, Any]) -> _Text | None:

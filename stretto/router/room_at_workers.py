@@ -273,12 +273,6 @@ class RoomAtWorkers:
         for pool in self._pools:
             pool.room.finished((tenant, program))
 
-    def since_s(self, ticket: Ticket) -> float:
-        """Return the time from which a request is held."""
-        holding = self._of_ticket[ticket].room.held.get(ticket)
-        assert holding is not None
-        return holding.since_s
-
     def reason(self, ticket: Ticket) -> str:
         """Say why a request is held."""
         room = self._of_ticket[ticket].room

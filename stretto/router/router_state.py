@@ -248,8 +248,7 @@ class RouterState:
         was_sent: bool = True,
         may_go_on: bool = False,
     ) -> list[RouterAction]:
-        """Handle an attempt whose connection failed or which took too long, before or after its first
-        byte.
+        """Handle an attempt whose connection failed or which took too long, before or after its first byte.
 
         Args:
             was_sent: whether the worker may have got the request.

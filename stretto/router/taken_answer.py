@@ -33,12 +33,13 @@ class TakenAnswer:
         stream: what is passed on as it comes, once it has begun.
         failure: last answer of a worker that was not passed on, which may be when all have failed.
         is_good: whether the answer that is passed on has status 200.
+        is_over: whether its request has ended, and nothing more comes.
     """
 
     def __init__(self, exchange: AnswerOwner) -> None:
         self.stream: PassedStream | None = None
         self.failure: tuple[int, Headers, bytes] | None = None
-        self.is_good = False
+        self.is_good = self.is_over = False
         self._exchange = exchange
         self._answer: AnswerParser | None = None
         self._body: list[bytes] = []
@@ -48,6 +49,11 @@ class TakenAnswer:
     def has_last_event(self) -> bool:
         """Whether the last event of a stream has been passed on."""
         return self.stream is not None and self.stream.has_last
+
+    def let_go(self) -> None:
+        """Let go of the exchange, which holds this object: a cycle stays until the garbage collector runs."""
+        self.is_over = True
+        del self._exchange
 
     # --- what an attempt brings
 
@@ -70,8 +76,9 @@ class TakenAnswer:
         if self.stream is not None:
             self._begin_rest(self.stream, answer, is_events=is_events)
             return
-        refusing = exchange.router_state.refusing
-        if answer.status != 200 and refusing.is_about_own_key(exchange.ticket, answer.status):
+        if answer.status != 200 and exchange.router_state.refusing.is_about_own_key(
+            exchange.ticket, answer.status
+        ):
             self._leave_worker(answer, f"it refuses the router's key (status {answer.status})")
             return
         if answer.length is None:
@@ -81,7 +88,7 @@ class TakenAnswer:
         if not is_kept and not is_failure:
             self._begin_stream(answer, is_events=is_events)
         else:
-            exchange.router_state.head_came(exchange.ticket)
+            exchange.head_came()
 
     def on_body(self, data: bytes) -> None:
         """Take a part of the body."""
@@ -292,7 +299,7 @@ class TakenAnswer:
 
     def _rest_was_written(self, task: asyncio.Future[bytes | None], reason: str, *, was_sent: bool) -> None:
         """Go on after a thread has written the request for the rest, unless the request has ended."""
-        if not task.cancelled() and not self._exchange.has_ended:
+        if not (task.cancelled() or self.is_over or self._exchange.has_ended):
             rest = None if task.exception() is not None else task.result()
             self._go_on(rest, reason, was_sent=was_sent)
 

@@ -56,12 +56,11 @@ class Timers:
     @property
     def next_due_s(self) -> float | None:
         """Time at which `expire` is to be called; None while nothing waits."""
-        dues = (
-            self._open.waiting.next_due_s,
-            self._open.room.due_s(self._open.config.max_hold_s),
-            self._open.hedges.next_due_s,
-        )
-        due_s = min((one for one in dues if one is not None), default=None)
+        opened = self._open
+        due_s = opened.waiting.next_due_s
+        for one in (opened.room.due_s(opened.config.max_hold_s), opened.hedges.next_due_s):
+            if one is not None and (due_s is None or one < due_s):
+                due_s = one
         return None if due_s is None else min(due_s, self._open.rest_ends_s, self._open.offline_due_s)
 
     def retry_after_s(self, ticket: Ticket, now_s: float) -> float:

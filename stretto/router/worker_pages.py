@@ -46,7 +46,9 @@ _MAX_MODELS = 1000
 
 def is_of_workers(path: str) -> bool:
     """Return whether a path is that of the workers, or of one of them."""
-    return any(path == one or path.startswith(one + "/") for one in (WORKERS, OLD_WORKERS))
+    if not path.startswith((WORKERS, OLD_WORKERS)):
+        return False
+    return path in (WORKERS, OLD_WORKERS) or path.startswith((f"{WORKERS}/", f"{OLD_WORKERS}/"))
 
 
 def check_admin(key: AdminKey, path: str, headers: Headers, *, is_local: bool) -> None:

@@ -137,9 +137,7 @@ _DEFAULT_S = 1.0
 
 
 class CompletionRate:
-    """A record of when the last queries ended, from which a refused caller is told when to
-    try again.
-    """
+    """A record of when the last queries ended, from which a refused caller is told when to try again."""
 
     def __init__(self) -> None:
         self._ends_s: deque[float] = deque(maxlen=_NUM_RECENT)

@@ -1,5 +1,4 @@
-"""The interface of the runtime, which runs queries with real engines in real time, on
-asyncio.
+"""The interface of the runtime, which runs queries with real engines in real time, on asyncio.
 
 All of its methods belong to one event loop. The pump (`pump.py`) carries events to the schedulers and their
 actions to the instances (`running.py`).
@@ -228,8 +227,7 @@ class Runtime:
         on_end: Callable[[Reply], None],
         **options: Unpack[QueryOptions],
     ) -> Callable[[], None]:
-        """Start a query without waiting for others to end, and return a function that
-        cancels it.
+        """Start a query without waiting for others to end, and return a function that cancels it.
 
         It costs less than `try_submit`, where many thousands of queries run: nobody awaits it. The keywords
         are those of `QueryOptions`.

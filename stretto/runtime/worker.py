@@ -58,9 +58,7 @@ class AdmitTask:
 
 @record
 class RerankTask:
-    """Command to an LLM instance: change the rank of a task that
-    has not started.
-    """
+    """Command to an LLM instance: change the rank of a task that has not started."""
 
     task: int
     rank: tuple[float, ...]
@@ -122,9 +120,7 @@ class Inbox(Protocol):
 
 @record
 class InstanceJob:
-    """The orders for a new instance: the engine to construct, and the names under which it sends
-    events.
-    """
+    """The orders for a new instance: the engine to construct, and the names under which it sends events."""
 
     engine: str
     instance: int

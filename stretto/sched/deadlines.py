@@ -11,9 +11,7 @@ from stretto.sched.messages import Unwant
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Event: the deadline of a query has passed, so that the query ends with
-    `DeadlineExceeded`.
-    """
+    """Event: the deadline of a query has passed, so that the query ends with `DeadlineExceeded`."""
 
     query: str
 
@@ -67,9 +65,7 @@ class Deadlines:
             del self._counts[due.query]
 
     def end_query(self, query: str) -> None:
-        """Remove all deadlines of a query and of the callers that wait for its
-        variables.
-        """
+        """Remove all deadlines of a query and of the callers that wait for its variables."""
         for key in self._counts.pop(query, {}):
             self._sorted.remove(key)
 

@@ -121,7 +121,7 @@ class EngineTier:
                 assert isinstance(scheduler, BatchScheduler)
                 return scheduler.failed(instance, batch, error), []
             case AddInstance(_, replica):
-                return [], scheduler.add_instance(replica, now_s)
+                return [], [*scheduler.instances.add(replica, now_s)]
             case Drain(_, instance, how):
                 return [], scheduler.drain(instance, how, now_s)
             case InstanceReady(_, instance):
@@ -168,9 +168,7 @@ class EngineTier:
         self.schedulers[engine].ask(query, demands)
 
     def end_query(self, engine: str, query: str) -> list[Action]:
-        """Drop all work at an engine of a query that has ended; return the actions to
-        carry out.
-        """
+        """Drop all work at an engine of a query that has ended; return the actions to carry out."""
         self.dirty[engine] = None
         return self.schedulers[engine].end_query(query)
 

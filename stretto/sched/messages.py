@@ -61,8 +61,7 @@ class Submit:
 
 @record
 class Cancel:
-    """Event to the schedulers: the caller cancels a query, or the driver ends it with an
-    error.
+    """Event to the schedulers: the caller cancels a query, or the driver ends it with an error.
 
     Unknown or ended queries are ignored.
     """
@@ -416,8 +415,7 @@ class Retain:
 
 @record
 class WakeAt:
-    """Action of the schedulers: ask the driver to send them a `Wake` event at
-    `time_s`, or a little later.
+    """Action of the schedulers: ask the driver to send them a `Wake` event at `time_s`, or a little later.
 
     Replaces any earlier `WakeAt`.
     """

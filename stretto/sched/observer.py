@@ -25,8 +25,7 @@ _log = logging.getLogger(__name__)
 
 @record
 class StepsDone:
-    """A series of completed steps of a simulated LLM instance, which ran without a gap
-    from `start_s` on.
+    """A series of completed steps of a simulated LLM instance, which ran without a gap from `start_s` on.
 
     `ends_s` has the end time of each step. Each step served `num_sequences` sequences and computed
     `num_tokens` tokens.

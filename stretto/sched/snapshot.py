@@ -92,9 +92,7 @@ def engine_picture(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot of what the runtime is doing: all queries, in order of arrival, and all
-    engines.
-    """
+    """A snapshot of what the runtime is doing: all queries, in order of arrival, and all engines."""
 
     queries: tuple[QueryPicture, ...]
     engines: tuple[EnginePicture, ...]

@@ -142,8 +142,7 @@ class System:
         return [one for name in names for one in self.schedulers[name].held(query)]
 
     def check_invariants(self) -> None:
-        """Check the state of every scheduler, and that no query waits for ever because no
-        engine has work.
+        """Check the state of every scheduler, and that no query waits for ever because no engine has work.
 
         For tests.
         """

@@ -22,8 +22,7 @@ _UNITS = {"B": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 
 
 def read_deployments(tables: Tables) -> tuple[Deployment, ...]:
-    """Return the engines that an engines file describes (`[[engine]]`), each with its replicas,
-    in order.
+    """Return the engines that an engines file describes (`[[engine]]`), each with its replicas, in order.
 
     Raises:
         ConfigError: a name, key or value is wrong. The message names file and line.

@@ -160,8 +160,7 @@ class VirtualDriver(VirtualTime):
         tenant: str = "",
         objective: Objective = "throughput",
     ) -> None:
-        """Plan that a query (one run of the app `egraph`) of a tenant arrives at the simulated time
-        `at_s`.
+        """Plan that a query (one run of the app `egraph`) of a tenant arrives at the simulated time `at_s`.
 
         Raises:
             ConfigError: `at_s` is negative or not finite.
@@ -171,9 +170,7 @@ class VirtualDriver(VirtualTime):
         self._post(at_s, Submit(query, egraph, inputs, deadline_s, passes, tenant, objective))
 
     def send(self, event: Event, at_s: float = 0.0) -> None:
-        """Plan that an event reaches the schedulers at `at_s`, for example one that opens
-        a session.
-        """
+        """Plan that an event reaches the schedulers at `at_s`, for example one that opens a session."""
         self._post(at_s, event)
 
     def cancel(self, query: str, at_s: float) -> None:

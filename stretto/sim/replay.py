@@ -66,8 +66,7 @@ class ReplayChanges:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The latencies of one query as measured in the recorded run and as simulated, in
-    seconds.
+    """The latencies of one query as measured in the recorded run and as simulated, in seconds.
 
     None stands for a query that failed; `reason` says why it did in simulation.
     """

@@ -37,24 +37,19 @@ class StepJump:
     factors: list[float] = field(default_factory=list)
 
     def num_repeats_by(self, now_s: float) -> int:
-        """Return how many steps of the jump have begun before `now_s`; at least
-        1.
-        """
+        """Return how many steps of the jump have begun before `now_s`; at least 1."""
         return bisect_left(self.ends_s, now_s) + 1
 
     def extend(self, times_s: list[float]) -> None:
-        """Append the end times of the next steps of the jump, which take `times_s`
-        seconds each.
-        """
+        """Append the end times of the next steps of the jump, which take `times_s` seconds each."""
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         self.ends_s += islice(accumulate(times_s, initial=end_s), 1, None)
 
     def extend_unsteadily(
         self, times_s: list[float], factors: list[float], slowness: Callable[[float], float]
     ) -> None:
-        """Append the end times of the next steps of the jump. A step takes its time
-        in `times_s`, multiplied by its random factor and by the slowness of the instance when the step
-        begins.
+        """Append the end times of the next steps of the jump. A step takes its time in `times_s`, multiplied
+        by its random factor and by the slowness of the instance when the step begins.
         """
         end_s = self.ends_s[-1] if self.ends_s else self.start_s
         for factor, seconds in zip(factors, times_s, strict=True):

@@ -88,8 +88,7 @@ class Summary:
 
 
 def summarise(recorder: Recorder) -> Summary:
-    """Sum up a recording: how busy each engine was, and how long each query took and what it
-    waited for.
+    """Sum up a recording: how busy each engine was, and how long each query took and what it waited for.
 
     A batch or request that still runs counts up to the latest recorded time.
     """

@@ -65,8 +65,7 @@ def _engine_cells(row: EngineRow, colour: str) -> str:
 
 
 def query_table(summary: Summary, colours: Mapping[str, str]) -> str:
-    """Return a table of the queries of a recorded run and what each waited for, one row
-    each, as HTML.
+    """Return a table of the queries of a recorded run and what each waited for, one row each, as HTML.
 
     `colours` are CSS classes by engine. The page's script finds a query's number in `data-query`.
     """

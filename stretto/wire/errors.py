@@ -127,11 +127,6 @@ def wrong_method(method: str, path: str, allowed: Sequence[str]) -> RequestRefus
     return RequestRefused(ApiError(405, message, "MethodNotAllowedError"))
 
 
-def overloaded(message: str, retry_after_s: float) -> RequestRefused:
-    """Return the error (HTTP 429) that refuses a request because too many others wait already."""
-    return RequestRefused(ApiError(429, message, "RateLimitError", None, retry_after_s))
-
-
 def is_passing(status: int) -> bool:
     """Return whether an HTTP status is temporary, so that the request may succeed later: 429, or any 5xx."""
     return status == 429 or status >= 500

@@ -135,6 +135,13 @@ def tokenize_request(model: str, text: str) -> dict[str, object]:
     return {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
 
 
+def tokenize_chat_request(model: str, text: str) -> dict[str, object]:
+    """Return the body of a request to vLLM's `/tokenize` for the token ids of a chat of one message of the
+    user, with what its chat template puts around that.
+    """
+    return {"model": model, "messages": [{"role": "user", "content": text}], "add_generation_prompt": True}
+
+
 def tokenize_json(tokens: Sequence[int], max_model_tokens: int) -> dict[str, object]:
     """Return the JSON body of a server's answer to a `/tokenize` request: the tokens, and the longest prompt
     and answer.

@@ -9,6 +9,7 @@ structural tags are refused.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -43,6 +44,30 @@ class OutputForm:
             return {"response_format": {"type": "json_object"}}
         value = list(self.value) if self.kind == "choice" else self.value
         return {"structured_outputs": {self.kind: value}}
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema of the output; None for text. Raises RequestRefused if it is no mapping."""
+        if self.kind == "json_object":
+            return {"type": "object"}
+        return mapping("response_format", self.value) if self.kind == "json" else None
+
+    def decode_settings(self) -> dict[str, Any]:
+        """Return the settings of a `Decode` with this form.
+
+        Raises:
+            RequestRefused: a decode cannot have it, or it is nested too deeply.
+        """
+        if self.schema is not None:
+            try:
+                return {"json_schema": json.dumps(self.schema)}
+            except RecursionError:
+                raise unacceptable("response_format", "the schema is nested too deeply") from None
+        if self.kind == "regex":
+            return {"regex": self.value}
+        if self.kind == "choice":
+            return {"regex": "|".join(map(re.escape, self.value))}
+        raise unacceptable("structured_outputs", f"answers cannot be held to a {self.kind}")
 
 
 def read_response_format(name: str, value: Any) -> OutputForm | None:

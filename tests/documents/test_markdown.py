@@ -33,7 +33,7 @@ def text_of(markdown: str) -> str:
 )
 @pytest.mark.parametrize("frame", ["{}", "# {}", "- {}", "> {}", "Before.\n\n{}\n\nAfter."])
 def test_text_that_looks_like_tags_is_text(prose: str, frame: str) -> None:
-    expected = frame.replace("# ", "").replace("- ", "").replace("> ", "").format(prose)
+    expected = frame.replace("# ", "").replace("> ", "").format(prose)
     assert text_of(frame.format(prose)) == expected
 
 
@@ -61,7 +61,7 @@ def test_what_never_ends_takes_nothing_along(begin: str) -> None:
         ),
         ("<details>\n<summary>More</summary>\n\nThe *text*.\n\n</details>", "More\n\nThe text."),
         ("<main>\n\nOnly this?\n\n</main>\n\nNo, this too.", "Only this?\n\nNo, this too."),
-        ("<nav>\n\n- [Home](/)\n\n</nav>\n\nText.", "Home\n\nText."),
+        ("<nav>\n\n- [Home](/)\n\n</nav>\n\nText.", "- Home\n\nText."),
         ("<Card title='x'>Inside.</Card>", "Inside."),
         ("<Tabs>\n<Tab name='x' />\n\nText.\n\n</Tabs>", "Text."),
         ("<p align='center'>\nText.", "Text."),
@@ -85,13 +85,16 @@ def test_a_heading_in_html_begins_a_section() -> None:
     ("markdown", "expected"),
     [
         ("`List<T>` and ``a `<b>` c``", "List<T> and a `<b>` c"),
-        ("```html\n<main>\n\n<!-- kept -->\n</main>\n```", "<main>\n\n<!-- kept -->\n</main>"),
-        ("````md\n```py\nx: List[T]\n```\n````", "```py\nx: List[T]\n```"),
-        ("~~~\n```\n<nav>\n~~~", "```\n<nav>"),
-        ("    <script>\n    indented", "<script>\nindented"),
+        ("```html\n<main>\n\n<!-- kept -->\n</main>\n```", "<main>\n\n\t<!-- kept -->\n\t</main>"),
+        ("````md\n```py\nx: List[T]\n```\n````", "```py\n\tx: List[T]\n\t```"),
+        ("~~~\n```\n<nav>\n~~~", "```\n\t<nav>"),
+        ("    <script>\n    indented", "<script>\n\tindented"),
+        ("Run:\n\n```sh\n# twice\na --b \\\n  -c\nd\n```", "Run:\n\n\t# twice\na --b \\\n  -c\n\td"),
+        ("```\nf(\n  1,\n)\ng()\n```", "f(\n  1,\n)\n\tg()"),
+        ("```\n" + "(\n" * 14 + "```", "(\n" * 12 + "\t(\n("),  # an open bracket ends
     ],
 )
-def test_code_is_kept_as_it_is(markdown: str, expected: str) -> None:
+def test_code_keeps_its_lines_and_each_statement_has_a_mark(markdown: str, expected: str) -> None:
     assert text_of(markdown) == expected
 
 
@@ -136,7 +139,7 @@ def test_metadata_is_left_out(metadata: str, mark: str) -> None:
             "---\n\nThe ferry leaves at nine.\n\n---\n\nDogs travel free.",
             "The ferry leaves at nine.\n\nDogs travel free.",
         ),
-        ("---\n- a\n- b\n---\nText.", "a\n\nb\n\nText."),
+        ("---\n- a\n- b\n---\nText.", "- a\n\n- b\n\nText."),
         ("---\nkey: [never\n---\nText.", "key: [never\n\nText."),
         ("---\nNo end of it.\n\nText.", "No end of it.\n\nText."),
         ("+++\nno toml\n+++\nText.", "+++ no toml +++ Text."),

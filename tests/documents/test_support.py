@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stretto.documents.markdown import parse_markdown
 from stretto.documents.support import best_sentence, best_supported, is_answered, is_supported, quote
 
 QUESTION = "What did the captain promise Jim every month?"
@@ -97,10 +98,35 @@ def test_an_answer_that_says_itself_again_is_not_supported() -> None:
         ("What is the home of the Ada?", "Ship: Ada; Home: Oslo"),
         ("Which ship is at home in Oslo?", "Ship: Ada; Home: Oslo"),
         ("Which ship is in Oslo?", "Ship: Ada; Home: Oslo"),
+        ("What is with the Oslo one?", "Ship: Ada; Length, 2018: 12 m; Length, 2019: 13 m; Home: Oslo"),
     ],
 )
 def test_of_a_row_the_cells_are_quoted_that_are_asked_for(question: str, quoted: str) -> None:
     assert quote(question, [f"The yard.\n\n{SCREWS}\n{SHIPS}"]) == quoted
+
+
+@pytest.mark.parametrize(
+    ("question", "quoted"),
+    [
+        ("How do I install it with HTTP/2?", "For HTTP/2, use: $ pip install x[http2]"),
+        ("How are changes made?", "Changes are made in these steps: Merge it. Wait until it is green."),
+        ("What is the default of max_hold_s?", "max_hold_s = 600 # by default"),
+        ("How long may clients have held bytes?", "max_held_bytes = 5 # the default, of all clients"),
+        ("What does rolling back take?", "It takes 90 seconds."),  # the heading's words count
+        ("Does Word need the extra office?", "Kind: Word; Extra: office"),  # nothing is new
+        ("Who owns db-02?", "Host: db-02; Owner: Ada"),
+    ],
+)
+def test_the_best_sentence_of_technical_documents(question: str, quoted: str) -> None:
+    markdown = (
+        "# Changes\n\nFor HTTP/2, use:\n\n```sh\n$ pip install x[http2]\n```\n\n"
+        "Changes are made in these steps:\n\n- Merge it.\n- Wait until it is green.\n\nThen go on.\n\n"
+        "```toml\nmax_held_bytes = 5  # the default, of all clients\nmax_hold_s = 600  # by default\n```\n\n"
+        "## Rolling back\n\nIt takes 90 seconds. Clients wait. Extras are as follows:\n\n"
+        "| Kind | Extra |\n|---|---|\n| Word | office |\n| Mail | local |\n\n"
+        "| Host | Cores | Owner |\n|---|---|---|\n| web-02 | 8 | Bob |\n| db-02 | 32 | Ada |\n"
+    )
+    assert quote(question, [section.text for section in parse_markdown(markdown.encode())]) == quoted
 
 
 @pytest.mark.parametrize(

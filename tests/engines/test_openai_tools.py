@@ -18,7 +18,12 @@ from stretto.apps import agent
 from stretto.components import AgentRun, tool
 from stretto.engines.catalogue import tools_engine
 from stretto.engines.llms import llm_engine
+from stretto.engines.openai_server.config import OpenAIServerConfig
+from stretto.engines.openai_server.discovery import discover
+from stretto.engines.openai_server.http import Http
+from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.model.errors import BadReply
+from stretto.model.values import Segment
 from stretto.wire.errors import ApiError
 from stretto.wire.paths import ApiChoice
 from stretto.wire.tool_calls import CallPart, joined_calls, read_tool_calls
@@ -143,15 +148,23 @@ RECORDED: tuple[
 )
 
 
-def test_tools_go_by_chat_to_a_server_whose_tokenizer_is_known(tiny_chat_checkpoint: Path) -> None:
-    """Such a server gets other prompts as token ids, and reads calls of tools in chats alone."""
+@pytest.mark.parametrize("has_template", [True, False])
+def test_tools_go_by_chat_to_a_server_whose_tokenizer_is_known(
+    tiny_chat_checkpoint: Path, *, has_template: bool
+) -> None:
+    """Such a server gets other prompts as token ids, and reads calls of tools in chats alone. A server that
+    has another chat template than stands beside its model is asked by chat for all.
+    """
     chunks = [json.dumps({"choices": [{"index": 0, **choice}]}) for choice in RECORDED]
     raw = "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"]).encode()
     replies = [Reply(raw=raw, headers=EVENT_STREAM), chat({"content": "Cold."})]
-    tokenizer = build_tokenizer()
+    tokenizer, ours = build_tokenizer(), PromptTokenizer(tiny_chat_checkpoint)
 
     def tokens(body: Mapping[str, Any]) -> str:
-        return json.dumps({"tokens": tokenizer.encode(body["prompt"], add_special_tokens=False).ids})
+        if "prompt" in body:
+            return json.dumps({"tokens": tokenizer.encode(body["prompt"], add_special_tokens=False).ids})
+        prompt = (Segment(body["messages"][0]["content"], "probe", role="user"),)
+        return json.dumps({"tokens": ours.encode(prompt) + ours.end_of(prompt) * has_template})
 
     async def main() -> AgentRun:
         model = {"root": str(tiny_chat_checkpoint)}
@@ -159,6 +172,8 @@ def test_tools_go_by_chat_to_a_server_whose_tokenizer_is_known(tiny_chat_checkpo
         async with OpenAIStub(lambda _: replies.pop(0), model=model, pages=pages) as stub:
             run = await ask(stub.url, "How is it in Oslo?", api="auto")
             assert all("messages" in body and "tools" in body for body in stub.requests)
+            known = await discover(Http(config := OpenAIServerConfig(stub.url)), config)
+            assert known.api == ("completions" if has_template else "chat")
             return run
 
     run = asyncio.run(main())

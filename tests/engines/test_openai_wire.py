@@ -175,7 +175,7 @@ def test_half_a_character_is_refused(text: str) -> None:
 
 
 def test_a_refusal_says_when_to_come_back_and_crosses_processes() -> None:
-    refused = errors.overloaded("100 requests wait", 1.2)
+    refused = RequestRefused(errors.ApiError(429, "100 requests wait", "RateLimitError", None, 1.2))
     again = pickle.loads(pickle.dumps(refused))
     assert again.answer == refused.answer
     assert refused.answer.headers() == {"Retry-After": "2"}

@@ -56,6 +56,24 @@ def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
     assert requests[0].decode is requests[2].decode
 
 
+def test_a_line_may_say_what_form_its_answer_has(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    path = write(
+        tmp_path,
+        line("1", response_format=asked),
+        line("2", response_format={"type": "json_object"}),
+        line("3", structured_outputs={"choice": ["a.", "b"]}),
+        line("4", response_format={"type": "text"}),
+    )
+    _, store = read_batch_application(path)
+    decodes = [store.get(number).decode or {} for number in range(len(store))]
+    assert json.loads(decodes[0]["json_schema"]) == schema
+    assert json.loads(decodes[1]["json_schema"]) == {"type": "object"}
+    assert decodes[2]["regex"] == r"a\.|b"
+    assert not {"json_schema", "regex"} & decodes[3].keys()
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [
@@ -63,8 +81,10 @@ def test_lines_alike_keep_their_own_texts_and_options(tmp_path: Path) -> None:
         (line("2", ""), "it has no model"),
         (line("2", "\x07"), "model must have printable characters"),
         (line("2", max_tokens=2**31), "max_tokens must be at most 2147483647"),
-        (line("2", response_format={"type": "json_object"}), "'response_format' is not supported"),
-        (line("2", structured_outputs={"regex": "a"}), "'structured_outputs' is not supported"),
+        (line("2", response_format={"type": "json_schema"}), "needs the field 'json_schema'"),
+        (line("2", structured_outputs={"grammar": "a"}), "cannot be held to a grammar"),
+        (line("2", tools=[{"type": "function", "function": {"name": "f"}}]), "'tools' is not supported"),
+        (line("2", logprobs=True), "'logprobs' is not supported"),
         (line("2", text=7), "content"),
         (line("2", text="\ud800"), "surrogate"),
         ({**line("2"), "body": {"model": "m", "messages": []}}, "at least one message"),

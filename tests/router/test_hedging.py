@@ -26,6 +26,7 @@ from stretto.router.messages import (
     WorkerUsage,
 )
 from stretto.router.prompts import read_request
+from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.router_state import RouterState
 
 REQUEST = RoutedRequest(model="m", num_tokens=100, may_hedge=True)
@@ -237,7 +238,7 @@ def test_only_what_leaves_nothing_behind_may_be_sent_twice(
     path: str, more: dict[str, Any], expected: bool
 ) -> None:
     body = json.dumps({"model": "m", **more}).encode()
-    read = read_request(path, "application/json", body, uses_keys=False, is_repeatable=True)
+    read = read_request(RequestHead(path), ReadingRules(uses_keys=False), body)
     assert read.may_hedge is expected
 
 

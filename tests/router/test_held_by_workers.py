@@ -15,6 +15,7 @@ from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.messages import RoutedRequest, Send, WorkerUsage
 from stretto.router.prompts import read_request
+from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.router_state import RouterState
 
 IDS = list(range(100, 200))
@@ -111,7 +112,7 @@ def test_an_adapter_does_not_use_the_blocks_of_its_model() -> None:
 def test_a_cleared_cache_is_forgotten_while_requests_run(placement: str) -> None:
     router_state = router_state_of({"id": "m"}, {"id": "m"}, placement=placement)
     body = b'{"model": "m", "prompt": "%b"}' % (b"a long prompt " * 200)
-    request = read_request("/v1/completions", "application/json", body, uses_keys=True, is_repeatable=True)
+    request = read_request(RequestHead("/v1/completions"), ReadingRules(), body)
     first = sent(router_state, request)
     running = sent(router_state, request, 1.5)
     router_state.answered(first.ticket, 200, WorkerUsage(700, 5, 0), 2.0)
@@ -146,21 +147,16 @@ def test_a_cleared_cache_costs_a_worker_no_history_of_its_load() -> None:
 )
 def test_prompts_whose_blocks_no_report_names_are_not_looked_up(fields: str) -> None:
     body = f'{{"model": "m", "prompt": "hello", {fields}}}'.encode()
-    request = read_request(
-        "/v1/completions", "application/json", body, uses_keys=True, is_repeatable=True, has_reports=True
-    )
+    request = read_request(RequestHead("/v1/completions"), ReadingRules(has_reports=True), body)
     assert (request.text, request.ids) == ("", ())
 
 
 def test_texts_and_ids_of_completions_are_looked_up() -> None:
     found = [
         read_request(
-            "/v1/completions",
-            "application/json",
+            RequestHead("/v1/completions"),
+            ReadingRules(has_reports=True),
             b'{"model": "m", "prompt": %b}' % prompt,
-            uses_keys=True,
-            is_repeatable=True,
-            has_reports=True,
         )
         for prompt in (b'"hello"', b"[1, 2, 3]")
     ]

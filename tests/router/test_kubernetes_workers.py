@@ -126,6 +126,7 @@ def test_an_api_that_refuses_is_told_of_and_an_error_in_a_watch_too(
     async def main() -> None:
         with FakeApi() as api:
             async with routed(api, tmp_path, monkeypatch, "well") as (router, (one,)):
+                await until(lambda: any("watch" in query for query in api.asked))
                 api.status = 403
                 api.say({"type": "ERROR", "object": {"code": 500, "message": "etcd is busy"}})
                 await until(lambda: "etcd is busy" in caplog.text)

@@ -21,6 +21,7 @@ from stretto.model.child_process import ChildProcess
 from stretto.router import door as door_module
 from stretto.router import health, prompts, resumption, worker_pages
 from stretto.router.messages import RoutedRequest
+from stretto.router.reading import ReadingRules, RequestHead
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 LARGE = 2 * LARGE_BYTES
@@ -83,7 +84,7 @@ def test_a_large_body_that_is_wrong_is_refused_and_the_connection_goes_on(body: 
     run(main())
 
 
-def bug(path: str, content_type: str, body: bytes, **_: object) -> RoutedRequest:
+def bug(*_: object) -> RoutedRequest:
     raise ZeroDivisionError
 
 
@@ -301,8 +302,7 @@ def test_a_large_request_whose_answer_cannot_be_joined_does_not_go_on(more: dict
 def test_the_key_of_a_prompt_covers_at_most_a_million_tokens_by_estimate() -> None:
     def num_blocks(prompt: object) -> int:
         body = json.dumps({"prompt": prompt}).encode()
-        read: Callable[..., Any] = prompts.read_request
-        routed = read("/v1/completions", "application/json", body, uses_keys=True, is_repeatable=True)
+        routed = prompts.read_request(RequestHead("/v1/completions"), ReadingRules(), body)
         assert routed.key is not None
         return len(routed.key.blocks)
 

@@ -122,10 +122,12 @@ class Flood:
     def __init__(self, num: int) -> None:
         self.num_left = num
 
-    async def recv_multipart(self) -> list[bytes]:
+    def recv_multipart(self, _: int) -> list[bytes]:
+        import zmq
+
         self.num_left -= 1
         if not self.num_left:
-            raise asyncio.CancelledError
+            raise zmq.Again
         return [TOPIC, write_message(PeerBatch("other", 0))]
 
 
@@ -147,12 +149,10 @@ def test_a_flood_of_messages_leaves_time_for_others(tmp_path: Path) -> None:
                 assert router.peers is not None
                 flood, socket = Flood(10_000), router.peers._in
                 router.peers._in = flood  # type: ignore[assignment]
-                listening = asyncio.create_task(router.peers._listen())
+                router.peers._read()
                 for _ in range(10):
                     await asyncio.sleep(0)
-                assert flood.num_left > 9_900
-                listening.cancel()
-                await asyncio.gather(listening, return_exceptions=True)
+                assert 9_900 < flood.num_left < 10_000
                 router.peers._in = socket
         finally:
             server.kill()

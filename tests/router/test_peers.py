@@ -374,7 +374,15 @@ def test_routers_agree_after_lost_repeated_and_reordered_messages(
 
 
 def test_addresses_that_are_none_are_refused() -> None:
-    for bad in ("7400", "tcp://host", "http://host:1", "tcp://a b:1", "tcp://host:port", "tcp://host:99999"):
+    for bad in (
+        "7400",
+        "tcp://host",
+        "http://host:1",
+        "tcp://a b:1",
+        "tcp://host:port",
+        "tcp://host:99999",
+        "tcp://::1:7400",
+    ):
         with pytest.raises(ConfigError, match="it must be tcp://HOST:PORT"):
             RouterConfig(announce=bad)
         with pytest.raises(ConfigError, match="it must be tcp://HOST:PORT"):

@@ -12,6 +12,7 @@ from support.routing import Routing, routing, run
 from stretto.model.errors import ConfigError
 from stretto.router.config import RouterConfig
 from stretto.router.prompts import read_request
+from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.repairs import RepairConfig, Repairs
 from stretto.wire.errors import RequestRefused
 
@@ -90,7 +91,7 @@ def repaired(fields: dict[str, Any], path: str = CHAT, **rule: Any) -> tuple[dic
 
     data = json.dumps(fields).encode()
     repairs = Repairs([RepairConfig(**rule)])
-    routed = read_request(path, "", data, uses_keys=True, is_repeatable=True, repairs=repairs)
+    routed = read_request(RequestHead(path, ""), ReadingRules(repairs=repairs), data)
     return json.loads(edited(data, routed.edits)), routed.repaired
 
 
@@ -187,9 +188,7 @@ def test_a_repair_of_lines_in_any_script_is_said() -> None:
 def test_tools_that_are_nested_too_deeply_are_refused_with_repairs_too(rule: dict[str, Any]) -> None:
     deep = b'{"model": "m", "messages": [], "tools": [' + b'{"a":' * 980 + b"1" + b"}" * 980 + b"]}"
     with pytest.raises(RequestRefused, match=r"nested too deeply|recursion"):
-        read_request(
-            CHAT, "", deep, uses_keys=True, is_repeatable=True, repairs=Repairs([RepairConfig(**rule)])
-        )
+        read_request(RequestHead(CHAT, ""), ReadingRules(repairs=Repairs([RepairConfig(**rule)])), deep)
 
 
 def test_what_an_embedding_is_asked_of_stays_as_it_is() -> None:

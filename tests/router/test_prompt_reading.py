@@ -13,13 +13,14 @@ from stretto.cluster.placement import PromptKey
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.messages import RoutedRequest, WorkerUsage
 from stretto.router.prompts import read_request
+from stretto.router.reading import ReadingRules, RequestHead
 
 LONG = "Every house has a kitchen, and every kitchen has a table. " * 40
 
 
 def read(path: str, *, keys: bool = True, **fields: Any) -> RoutedRequest:
     body = json.dumps(fields).encode()
-    return read_request(path, "application/json", body, uses_keys=keys, is_repeatable=True)
+    return read_request(RequestHead(path), ReadingRules(uses_keys=keys), body)
 
 
 def key(path: str, **fields: Any) -> PromptKey:
@@ -111,9 +112,7 @@ def test_other_apis_have_keys_too() -> None:
 def test_calls_that_are_none_are_the_workers_to_refuse(calls: object) -> None:
     said = {"model": "m", "messages": [{"role": "assistant", "tool_calls": calls}]}
     body = json.dumps(said).encode()
-    routed = read_request(
-        "/v1/chat/completions", "application/json", body, uses_keys=True, is_repeatable=True, headers=[]
-    )
+    routed = read_request(RequestHead("/v1/chat/completions", headers=[]), ReadingRules(), body)
     assert routed.asked is not None
 
 
@@ -128,7 +127,7 @@ def form_model(*heads: bytes, kind: str = "multipart/form-data; boundary=b") -> 
     """Return the model that is read from a form whose fields have these heads and the value `whisper`."""
     fields = [b"--b\r\n%b\r\n\r\nwhisper\r\n" % head for head in heads]
     body = b"".join((*fields, b"--b--\r\n"))
-    routed = read_request("/v1/audio/transcriptions", kind, body, uses_keys=True, is_repeatable=True)
+    routed = read_request(RequestHead("/v1/audio/transcriptions", kind), ReadingRules(), body)
     assert routed.key is None
     return routed.model
 
@@ -161,7 +160,7 @@ def test_a_form_that_looks_like_a_model_all_over_takes_no_time(body: bytes) -> N
     """The router reads it in its event loop: what takes time there stops all requests."""
     kind = "multipart/form-data; boundary=b"
     began_s = process_time()
-    routed = read_request("/v1/audio/transcriptions", kind, body, uses_keys=True, is_repeatable=True)
+    routed = read_request(RequestHead("/v1/audio/transcriptions", kind), ReadingRules(), body)
     assert process_time() - began_s < 1.0
     assert routed.model == ""
 
@@ -202,7 +201,7 @@ def test_a_large_event_in_small_parts_takes_time_in_proportion() -> None:
 def test_of_an_endless_name_of_a_model_only_the_beginning_is_kept() -> None:
     """It enters tables, keys and the record, which are written on the event loop."""
     body = json.dumps({"model": "m" * 3_000_000, "prompt": "a"}).encode()
-    assert read_request("/v1/completions", "", body, uses_keys=True, is_repeatable=True).model == "m" * 2048
+    assert read_request(RequestHead("/v1/completions", ""), ReadingRules(), body).model == "m" * 2048
 
 
 def test_counts_are_read_from_the_end_of_an_answer() -> None:

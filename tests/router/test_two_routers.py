@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -197,6 +198,25 @@ def test_what_is_no_message_is_ignored_with_one_warning(
 
     with caplog.at_level(logging.WARNING):
         run(main())
+
+
+def test_routers_hear_each_other_at_ipv6_addresses() -> None:
+    async def main() -> None:
+        async with RunningRouter(RouterConfig(port=0, announce="tcp://[::1]:*")) as router:
+            assert router.peers is not None
+            told = router.peers.address
+            assert told.startswith("tcp://[::1]:")
+            config = RouterConfig(port=0, announce="tcp://[::1]:*", peer=("tcp://localhost:9", told))
+            async with RunningRouter(config) as other:
+                assert other.peers is not None
+                await until(lambda: other.peers is not None and other.peers.num_peers == 1)
+
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    run(main())
 
 
 def test_an_address_that_cannot_be_used_is_an_error() -> None:

@@ -115,7 +115,7 @@ def serving(scheduler: Machine, deployment: Deployment) -> Machine:
 
 def add_ready(scheduler: BatchScheduler | LLMScheduler, replica: Replica, now_s: float) -> int:
     """Add an instance of a replica that is ready at once; return its id."""
-    (start,) = scheduler.add_instance(replica, now_s)
+    (start,) = scheduler.instances.add(replica, now_s)
     assert isinstance(start, StartInstance)
     scheduler.ready(start.instance, now_s)
     return start.instance

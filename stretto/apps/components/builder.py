@@ -32,9 +32,7 @@ class Builder:
         self.types = types
 
     def is_fed(self, port: str) -> bool:
-        """Return whether the in port `port` of the current component is connected
-        to a value.
-        """
+        """Return whether the in port `port` of the current component is connected to a value."""
         return port in self._values
 
     @property

@@ -138,8 +138,7 @@ class Component:
         return self.outs
 
     def lower(self, build: Builder, config: Any) -> Mapping[str, Ref]:
-        """Add the primitives that do the work of this component to the graph that
-        `build` makes.
+        """Add the primitives that do the work of this component to the graph that `build` makes.
 
         Returns a reference to the value of each out port, by name.
         """

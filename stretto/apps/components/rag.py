@@ -173,8 +173,7 @@ class Searching(Component):
         return {"hits": "list[list[hit]]" if is_list else "list[hit]"}
 
     def lower(self, build: Builder, config: Config) -> Mapping[str, Ref]:
-        """Add the steps `embed` and `search` to the app's graph; `search` waits for the end of the
-        indexing.
+        """Add the steps `embed` and `search` to the app's graph; `search` waits for the end of the indexing.
 
         Raises:
             ConfigError: nothing says what to search in.

@@ -165,10 +165,11 @@ def _taken(texts: Sequence[str], room: int) -> list[int]:
     """Return how many characters of each text fit into a room, in their order."""
     taken = []
     for text in texts:
-        if room <= 0:
+        if (num := len(text)) >= room:
+            taken.append(room)
             break
-        taken.append(min(room, len(text)))
-        room -= len(text)
+        taken.append(num)
+        room -= num
     return taken
 
 

@@ -116,8 +116,11 @@ class TextPrint:
         """
         num_tried = 0
         for number in range(len(self._blocks) - 1, -1, -1):
-            block, begin = self._blocks[number], number * _BLOCK
-            for length in sorted(tails.get(block, ()), reverse=True):
+            block = self._blocks[number]
+            if (lengths := tails.get(block)) is None:
+                continue
+            begin = number * _BLOCK
+            for length in sorted(lengths, reverse=True):
                 if begin + length < len(self.task) and num_tried < _MOST_POINTS:
                     num_tried += 1
                     yield hash((block, self.task[begin : begin + length]))

@@ -146,6 +146,7 @@ FIELDS = (
     FieldIds("cache-key", ("prompt_cache_key",), _text, is_hint=True),
 )
 """The fields of bodies, after the headers. The first one that names a program counts."""
+_FIELD_NAMES = frozenset(field.path[0] for field in FIELDS)
 
 
 def read_ids(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[str, Any]) -> ProgramIds:
@@ -163,7 +164,7 @@ def read_ids(headers: Iterable[tuple[bytes, bytes]], fields: Mapping[str, Any]) 
             parent = _named(scheme.scheme, sent.get(scheme.parent, b"").decode("latin-1"))
             is_final = sent.get(scheme.final, b"").strip().lower() in _TRUE
             break
-    for field in FIELDS:
+    for field in () if _FIELD_NAMES.isdisjoint(fields) else FIELDS:
         if field.path[0] in fields and not (hint if field.is_hint else name):
             found, above = field.read(_value(fields, field.path))
             if found and field.is_hint:

@@ -128,6 +128,10 @@ class Programs:
         programs = found if isinstance(found, list) else [found]
         return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
 
+    def known(self, keys: Iterable[Key]) -> Iterator[Key]:
+        """Return those of some keys that lead to programs of any tenant, of which most lead to none."""
+        return filter(self._by_key.__contains__, keys)
+
     def is_worth_search(self, tenant_name: str) -> bool:
         """Return whether a prompt of a tenant is to be searched for answers of its programs. Where all
         prompts are questions by themselves, as those of chats, only a few are.

@@ -205,7 +205,7 @@ class Recogniser:
         """Return the program of the longest earlier prompt and answer with which a prompt begins."""
         if asked.prompt is None:
             return None
-        for key in asked.prompt.points(self._programs.tails):
+        for key in self._programs.known(asked.prompt.points(self._programs.tails)):
             programs = self._programs.with_key(key, asked.tenant)
             ends = [(one, end) for one in programs if (end := one.open_end(key)) is not None]
             if len(ends) > 1:

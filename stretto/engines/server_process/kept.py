@@ -72,8 +72,7 @@ class KeptProcess:
             return self._read() if self._words is None else self._words
 
     def end(self) -> None:
-        """End the command with all its processes, and wait until they are gone. A second call does
-        nothing.
+        """End the command with all its processes, and wait until they are gone. A second call does nothing.
 
         A keeper that does not do it in time is killed, whereupon its guard kills the command.
         """

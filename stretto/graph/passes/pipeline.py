@@ -69,8 +69,7 @@ def optimise(
 def run_passes(
     graph: Graph, profiles: Profiles, passes: Mapping[str, Pass], ops: Ops = OPS
 ) -> Iterator[tuple[str, Graph]]:
-    """Yield (name of the pass, graph after it) for each pass that runs, until a whole
-    round changes nothing.
+    """Yield (name of the pass, graph after it) for each pass that runs, until a whole round changes nothing.
 
     A pass may make work for an earlier one. Stretto's own passes do not: they need one sweep, and part of a
     second to find nothing to do.
@@ -105,9 +104,7 @@ def run_passes(
 
 
 def apply_pass(name: str, run_pass: Pass, graph: Graph, profiles: Profiles, ops: Ops = OPS) -> Graph:
-    """Run one pass once on a graph, check that its result is a valid graph, and return
-    that.
-    """
+    """Run one pass once on a graph, check that its result is a valid graph, and return that."""
     changed = changed_by(name, run_pass, graph, profiles, ops)
     if changed is not graph:
         _verify_after(name, changed, ops)

@@ -27,7 +27,7 @@ class AnswerParser:
     """
 
     def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._head_bytes = self._silent_bytes = 0
         self._parts: list[bytes] = []
         self._is_chunked = self._is_between_chunks = False
@@ -50,8 +50,10 @@ class AnswerParser:
             BadReply: they are no HTTP/1.1, or more than one answer.
         """
         self._silent_bytes += len(data)
+        if (parser := self._parser) is None:
+            raise _second_answer()
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserError as error:
             raise BadReply(f"it does not speak HTTP/1.1: {error}") from error
         except httptools.HttpParserUpgrade as error:
@@ -87,7 +89,7 @@ class AnswerParser:
     def on_message_begin(self) -> None:
         """Refuse a second answer."""
         if self.is_complete:
-            raise BadReply("it sent more than one answer")
+            raise _second_answer()
 
     def on_status(self, reason: bytes) -> None:
         """Take (a part of) the words behind the status."""
@@ -107,10 +109,12 @@ class AnswerParser:
 
     def on_headers_complete(self) -> None:
         """Note the end of the head."""
-        status = self._parser.get_status_code()
+        parser = self._parser
+        assert parser is not None, "it calls"
+        status = parser.get_status_code()
         if status >= 200:
             self.status = status
-            self.keeps_alive = self._parser.should_keep_alive()
+            self.keeps_alive = parser.should_keep_alive()
             if status in (204, 304):
                 self.length = 0
 
@@ -128,8 +132,16 @@ class AnswerParser:
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
-        """Note the end of the answer; an interim one (status 1xx) is forgotten."""
+        """Note the end of the answer; an interim one (status 1xx) is forgotten.
+
+        The parser holds this object, so it is let go: a cycle would stay until the garbage collector runs.
+        """
         if self.status:
             self.is_complete = True
+            self._parser = None
         else:
             self.reason, self.headers, self.length = b"", [], None
+
+
+def _second_answer() -> BadReply:
+    return BadReply("it sent more than one answer")

@@ -32,17 +32,13 @@ class Siblings(dict[tuple[int, ...], "BlockRun"]):
         del self._sorted[bisect_left(self._sorted, block)]
 
     def beginning_with(self, tokens: tuple[int, ...]) -> BlockRun | None:
-        """Return a child whose first block begins with `tokens`; None if there is
-        none.
-        """
+        """Return a child whose first block begins with `tokens`; None if there is none."""
         place = bisect_left(self._sorted, tokens)
         block = self._sorted[place] if place < len(self._sorted) else ()
         return self[block] if block[: len(tokens)] == tokens else None
 
     def beginnings_of(self, block: tuple[int, ...]) -> list[BlockRun]:
-        """Return the children whose first block is `block` or a beginning of it, the
-        shortest first.
-        """
+        """Return the children whose first block is `block` or a beginning of it, the shortest first."""
         if len(self) < len(block):
             found = [tokens for tokens in self if block[: len(tokens)] == tokens]
             return [self[tokens] for tokens in sorted(found, key=len)]
@@ -86,17 +82,13 @@ class BlockRun:
     due_s: float | None = None
 
     def note_promises(self) -> None:
-        """Compute `due_s` anew, because the promises or the owners of the node have
-        changed.
-        """
+        """Compute `due_s` anew, because the promises or the owners of the node have changed."""
         due_s = min(self.promises.values(), default=None)
         is_known = due_s != math.inf or len(self.promises) == len(self.owners)
         self.due_s = due_s if is_known else None
 
     def path(self) -> Iterator[BlockRun]:
-        """Yield this node and all nodes before it in the tree except the root, the
-        last one first.
-        """
+        """Yield this node and all nodes before it in the tree except the root, the last one first."""
         node = self
         while node.parent is not None:
             yield node
@@ -119,17 +111,14 @@ class BlockRun:
         child.parent = self
 
     def disown(self, block: tuple[int, ...]) -> None:
-        """Remove the child node whose first block holds the
-        tokens `block`.
-        """
+        """Remove the child node whose first block holds the tokens `block`."""
         siblings = self.children[block[0]]
         del siblings[block]
         if not siblings:
             del self.children[block[0]]
 
     def longest_tail(self, rest: Sequence[int]) -> tuple[BlockRun | None, int]:
-        """Find the child node whose first block has the longest
-        common prefix with the tokens `rest`.
+        """Find the child node whose first block has the longest common prefix with the tokens `rest`.
 
         Returns that child and the length of the prefix in tokens: (None, 0) if no first token is equal. Only
         the newest few children are considered.
@@ -182,8 +171,7 @@ class Owners:
             self._owned.setdefault(owner, {})[node] = None
 
     def lease(self, node: BlockRun, owner: str) -> None:
-        """Record that a node was prefilled ahead for the query `owner`: it is evicted
-        last until `end_lease`.
+        """Record that a node was prefilled ahead for the query `owner`: it is evicted last until `end_lease`.
 
         Ignored if the query does not own the node.
         """

@@ -37,9 +37,7 @@ class CacheEventLog:
         node.hashes += hashes
 
     def removed(self, node: BlockRun, num_blocks: int) -> None:
-        """Record that the last `num_blocks` blocks of `node` are about to be
-        evicted.
-        """
+        """Record that the last `num_blocks` blocks of `node` are about to be evicted."""
         if node.hashes:
             self._events += map(BlockRemoved, node.hashes[: -num_blocks - 1 : -1])
             del node.hashes[-num_blocks:]

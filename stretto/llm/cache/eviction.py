@@ -70,9 +70,7 @@ class EvictionQueue:
             self._num_lost /= 2
 
     def offer(self, node: BlockRun) -> None:
-        """Add a node of the prefix cache to the queue, if it can be evicted; ignored
-        if it is in use.
-        """
+        """Add a node of the prefix cache to the queue, if it can be evicted; ignored if it is in use."""
         rank = _rank(node)
         if rank is None:
             return

@@ -243,8 +243,7 @@ class PrefixCache:
                 return
 
     def forget(self, owner: str) -> None:
-        """Remove the cached blocks that only the query `owner` used, as soon as no sequence
-        holds them.
+        """Remove the cached blocks that only the query `owner` used, as soon as no sequence holds them.
 
         The query's leases, which protect prefixes from eviction, and its promises end.
         """
@@ -258,8 +257,7 @@ class PrefixCache:
                 self._remove(node)
 
     def keep_released(self, owner: str) -> None:
-        """Keep the cached blocks that the query `owner` used, which has ended, until their
-        memory is needed.
+        """Keep the cached blocks that the query `owner` used, which has ended, until their memory is needed.
 
         The query's leases and promises end. Its blocks belong to nobody then, so that nodes which many
         queries use do not remember all of them.

@@ -96,8 +96,7 @@ class CacheTree:
         node.parent.adopt(node, tuple(node.tokens[: self._block_tokens]))
 
     def split(self, node: BlockRun, num_blocks: int) -> BlockRun:
-        """Move the first `num_blocks` blocks of a node to a new parent node, and
-        return that.
+        """Move the first `num_blocks` blocks of a node to a new parent node, and return that.
 
         Sequences that hold `node` hold both.
         """
@@ -123,9 +122,7 @@ class CacheTree:
         return head
 
     def drop(self, node: BlockRun) -> None:
-        """Remove a leaf node from the tree, and the root of its tenant if that has no
-        other children.
-        """
+        """Remove a leaf node from the tree, and the root of its tenant if that has no other children."""
         assert node.parent is not None
         assert not node.children
         node.parent.disown(tuple(node.tokens[: self._block_tokens]))
@@ -144,9 +141,7 @@ class CacheTree:
         return found
 
     def check_invariants(self) -> None:
-        """Raise AssertionError unless the tree's nodes and their owners are
-        consistent.
-        """
+        """Raise AssertionError unless the tree's nodes and their owners are consistent."""
         size = self._block_tokens
         self.owners.check_invariants()
         for salt, root in self._roots.items():

@@ -124,11 +124,10 @@ class _Print(NamedTuple):
                 high = middle - 1
         return low
 
-    def num_lost(self, other: _Print) -> int:
-        """Return how many blocks of both stand behind the first one that differs; 0 if none is known to
-        differ.
+    def num_lost(self, other: _Print, num_common: int) -> int:
+        """Return how many blocks of both stand behind the first one that differs, where so many before it are
+        the same; 0 if none is known to differ.
         """
-        num_common = self.common(other)
         if num_common == min(self.num_compared, other.num_compared):
             return 0
         return min(self.num_blocks, other.num_blocks) - num_common
@@ -192,14 +191,17 @@ class PrefixGuard:
             found.num_later += 1
             others = threads
             self._prints.move_to_end((kind, program))
-        best = max(others, key=begin.common, default=None)
+        best, num_common = None, -1
+        for other in others:
+            if (num := begin.common(other)) > num_common:
+                best, num_common = other, num
         if best is None:
             return 0
         if threads is not None:
-            if 2 * begin.common(best) >= best.num_compared or len(threads) >= _MAX_THREADS:
+            if 2 * num_common >= best.num_compared or len(threads) >= _MAX_THREADS:
                 threads.remove(best)
             threads.append(begin)
-        return begin.num_lost(best)
+        return begin.num_lost(best, num_common)
 
     def looked(self, kind: PromptKind, prompt: SeenPrompt, token_s: float = 0.0) -> ToldLoss | None:
         """Look at the text of a prompt that was wanted; return what was lost by the fault that it has, if

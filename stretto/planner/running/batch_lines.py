@@ -40,6 +40,7 @@ _LABELS = frozenset(("user", "metadata", "store", "service_tier", "safety_identi
 """Fields of a body that change no answer here: labels, and choices of OpenAI's own service."""
 _ROLES = {"developer": "system"}
 """Roles that are called otherwise here."""
+_UNSUPPORTED = "body: {!r} is not supported in a run, except at servers that run already (--url)"
 _DECODED = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
     *("repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos"),
@@ -208,18 +209,16 @@ def _completion(body: Mapping[str, Any]) -> tuple[str, tuple[PromptMessage, ...]
 def _check_left(extra: Mapping[str, Any], **flags: bool) -> None:
     unknown = [name for name in extra if name not in _LABELS]
     if unknown := [*unknown, *(name for name, is_on in flags.items() if is_on)]:
-        raise ConfigError(f"body: {unknown[0]!r} is not supported in a run")
+        raise ConfigError(_UNSUPPORTED.format(unknown[0]))
 
 
 def _decode(options: Options, node: ModelNode, api: Api) -> dict[str, Any]:
     """Return the settings of a decode that a Batch line has; refuse options that a decode has not."""
     known = {name: getattr(options, name) for name in _DECODED}
-    plain = Options(**known)
+    plain = Options(**known, form=options.form)
     if options != plain:
         name = next(field for field in Options.__slots__ if getattr(options, field) != getattr(plain, field))
-        if options.form is not None and name == "form":
-            name = next(iter(options.form.to_json()))
-        raise ConfigError(f"body: {name!r} is not supported in a run")
+        raise ConfigError(_UNSUPPORTED.format(name))
     if options.max_tokens is not None and options.max_tokens > MAX_NUMBER:
         raise ConfigError(f"body: max_tokens must be at most {MAX_NUMBER}, got {options.max_tokens}")
     default = Options()
@@ -227,6 +226,8 @@ def _decode(options: Options, node: ModelNode, api: Api) -> dict[str, Any]:
     if found.get("top_k") == -1:
         del found["top_k"]
     usual = DEFAULT_TOKENS[api] if node.max_tokens == _NO_LIMIT else node.max_tokens
+    if options.form is not None:
+        found |= options.form.decode_settings()
     return {**found, "max_tokens": min(found.get("max_tokens", usual), node.max_tokens)}
 
 

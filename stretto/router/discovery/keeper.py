@@ -24,7 +24,8 @@ class WorkerKeeper:
     def __init__(self, changes: WorkerChanges, sources: Sequence[WorkerSource]) -> None:
         self._changes = changes
         self._wanted = WantedWorkers()
-        self._said: set[str] = set()
+        self._refused: dict[str, list[str]] = {}
+        """Why workers were not added, or "", when their source last told them."""
         self._tasks = [asyncio.create_task(self._follow(source)) for source in sources]
 
     async def close(self) -> None:
@@ -41,10 +42,11 @@ class WorkerKeeper:
 
     def want(self, source: str, configs: Sequence[WorkerConfig]) -> None:
         """Add, change and drain workers, so that there are those that a source wants."""
+        refused = []
         for change in self._wanted.wanted(source, configs):
             match change:
                 case AddWorker():
-                    self._add(change)
+                    refused.append(self._add(change))
                 case ResizeWorker(worker, num_slots):
                     if self._changes.is_there(worker):
                         self._changes.resize(worker, num_slots)
@@ -53,13 +55,17 @@ class WorkerKeeper:
                         url = self._changes.drain(worker)
                         _log.info("%s: worker %s drains", source, url)
 
-    def _add(self, change: AddWorker) -> None:
+        before, self._refused[source] = self._refused.get(source, ()), refused
+        for line in refused:
+            if line and line not in before:
+                _log.warning("a worker is not added: %s", line)
+
+    def _add(self, change: AddWorker) -> str:
+        """Add a worker; return why it was not, or ""."""
         url = change.config.url
         try:
             self._wanted.added(change, self._changes.add(change.config, change.source))
         except ConfigError as error:
-            if (line := f"{change.source}: {error.message}") not in self._said:
-                self._said.add(line)
-                _log.warning("a worker is not added: %s", line)
-        else:
-            _log.info("%s: worker %s is added", change.source, url)
+            return f"{change.source}: {error.message}"
+        _log.info("%s: worker %s is added", change.source, url)
+        return ""

@@ -125,14 +125,15 @@ class KubernetesEndpoints:
 
     def _found(self, endpoints: Endpoints) -> list[WorkerConfig]:
         """Return the workers at the endpoints; what is no address is left out, and told of once."""
-        workers = []
+        workers, refused = [], set()
         for host, port in endpoints.ready():
             try:
                 workers.append(self._workers.at(host, port))
             except ConfigError as error:
+                refused.add(host)
                 if host not in self._refused:
-                    self._refused.add(host)
                     _log.warning("%s: an endpoint is left out: %s", self.name, error.message)
+        self._refused = refused
         return workers
 
 

@@ -67,9 +67,7 @@ class BatchWorker(RayActor):
         return RayAnswer(replace(event, results=left), stored), np.frombuffer(data, np.uint8)
 
     def release(self, query: str) -> None:
-        """Let the engine of this Ray worker free what it keeps for a query that has
-        ended.
-        """
+        """Let the engine of this Ray worker free what it keeps for a query that has ended."""
         self._engine.release(query)
 
     def close(self) -> None:

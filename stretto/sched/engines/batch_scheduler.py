@@ -16,16 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import count, takewhile
 
 from stretto.cluster.messages import DrainHow, InstanceId
-from stretto.model.deployment import Engine, Replica
-from stretto.model.errors import (
-    BadReply,
-    BadServer,
-    EngineTimeout,
-    InternalError,
-    StrettoError,
-)
+from stretto.model.deployment import Engine
+from stretto.model.errors import BadReply, BadServer, EngineTimeout, StrettoError
 from stretto.model.profile import Profile
-from stretto.model.tasks import Task
+from stretto.sched.engines.batch_filling import BatchFilling, FilledBatch, task_of
 from stretto.sched.engines.batch_retries import BatchRetries, RunningBatch
 from stretto.sched.engines.batch_tokens import num_batch_tokens
 from stretto.sched.engines.idle_instances import IdleInstances
@@ -34,7 +28,7 @@ from stretto.sched.engines.kept_state import KeptState
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.messages import Action, CancelTask, StartBatch
 from stretto.sched.orders import ORDERS
-from stretto.sched.orders.order import Hold, NewOrder, prices_s
+from stretto.sched.orders.order import NewOrder, prices_s
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
@@ -48,9 +42,8 @@ from stretto.sched.snapshot import EnginePicture, HeldPicture, engine_picture
 
 
 class BatchScheduler:
-    """The scheduler of one engine whose instances work on batches, such as an embedding
-    engine: it gathers the waiting work of all queries into batches and gives them to idle
-    instances.
+    """The scheduler of one engine whose instances work on batches, such as an embedding engine: it gathers
+    the waiting work of all queries into batches and gives them to idle instances.
     """
 
     def __init__(
@@ -64,7 +57,8 @@ class BatchScheduler:
         self.engine = engine
         self.instances = EngineInstances(engine)
         self.account = account or ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self.account, self._num_serving)
+        fleet = self.instances.fleet
+        self.queue = EngineQueue(engine, profile, orders, self.account, lambda: len(fleet.serving))
         self.not_before_s: float | None = None
         self._ids = ids
         self._running: OrderedDict[InstanceId, RunningBatch] = OrderedDict()  # the one begun first is first
@@ -72,7 +66,7 @@ class BatchScheduler:
         self.kept = KeptState(engine.name, keeps_state=engine.keeps_state)
         self._retries = BatchRetries(engine, self.instances.fleet, self.queue, self.kept)
         self._drained: list[InstanceId] = []
-        self._filling: list[tuple[QueueEntry, int, int]] = []
+        self._filling = BatchFilling(engine, self.instances.fleet, self.queue, self.idle, self._retries)
         self._decided: list[Action] = []
 
     def add(self, request: StepRequest, now_s: float) -> None:
@@ -121,12 +115,6 @@ class BatchScheduler:
         if is_worth_retrying(error) or (isinstance(error, BadServer) and self._retries.has_untried(wrong_at)):
             return self._retries.lost(batch, error, avoids={slot})
         return self._retries.apart(batch, error)
-
-    def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica; return the actions to carry
-        out.
-        """
-        return [*self.instances.add(replica, now_s)]
 
     def ready(self, instance: InstanceId, now_s: float) -> None:
         """Let an instance take work: it has started, or has answered after it was suspected to be down."""
@@ -204,37 +192,15 @@ class BatchScheduler:
     def schedule(self, now_s: float) -> list[Action]:
         """Start a batch on every idle instance, as long as work waits; return the actions to carry out,
         `Release` first.
-
-        Work that is put into a batch counts as started only when all batches are filled, so that sort keys of
-        the rest do not change while batches are being filled.
         """
         self._decided = actions = self.kept.releases()
         self._retries.expire(now_s)
-        taken: list[tuple[QueueEntry, int, int]] = []
-        passed: list[InstanceId] = []
         self.not_before_s = None
-        while self.idle and self.queue:
-            instance = self.idle.first()
-            room = self._budget(instance)
-            parts, num_units = self.queue.take_all(room)
-            self._filling = parts
-            if not parts:
-                num_units = self._fill(parts, instance, room, now_s)
-                taken += parts
-            if parts:
-                actions.append(self._start(instance, parts, num_units, now_s))
-                self._filling = []
-            elif self.not_before_s is None:
-                passed.append(instance)
-                self.idle.rest(instance)
-            else:
-                break
-        for instance in passed:
-            self.idle.add(instance)
+        for filled in self._filling.batches(now_s):
+            actions.append(self._start(filled, now_s))
+        self.not_before_s = self._filling.not_before_s
         if (due_s := self._retries.due_s()) is not None:
             self.not_before_s = min(due_s, self.not_before_s or math.inf)
-        for entry, lo, hi in taken:
-            self.queue.started(entry, lo, hi)
         for instance in self._drained:
             actions += self.instances.fleet.idle(instance)
         self._drained.clear()
@@ -242,8 +208,7 @@ class BatchScheduler:
         return actions
 
     def recover(self) -> tuple[list[str], list[Action]]:
-        """Drop all waiting work after a bug in a queue order or in
-        this scheduler; running batches go on.
+        """Drop all waiting work after a bug in a queue order or in this scheduler; running batches go on.
 
         Returns:
             ids of all queries that have work here, which the caller has to end, and the actions that
@@ -252,7 +217,8 @@ class BatchScheduler:
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
         self._retries.clear()
-        self._filling, self._decided = [], []
+        self._filling.clear()
+        self._decided = []
         return queries, actions
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
@@ -273,7 +239,7 @@ class BatchScheduler:
 
     def queries(self) -> list[str]:
         """Return the ids of the queries that have waiting or running work."""
-        filling = (entry.query for entry, _, _ in self._filling)
+        filling = (entry.query for entry, _, _ in self._filling.parts)
         return [*self.queue.queries(), *self.kept.num_running, *filling]
 
     def queries_in(self, instance: InstanceId) -> Iterable[str]:
@@ -322,9 +288,6 @@ class BatchScheduler:
         """Return whether no work waits in the queue or runs on an instance."""
         return not self._running and not self.queue
 
-    def _num_serving(self) -> int:
-        return len(self.instances.fleet.serving)
-
     def check_invariants(self) -> None:
         """Check that queued work is not empty, batches keep within their limits, and no instance idles while
         work waits.
@@ -337,7 +300,7 @@ class BatchScheduler:
             units = sum(entry.units_of(lo, hi) for entry, lo, hi in batch.parts)
             single = len(batch.parts) == 1 and batch.parts[0][2] - batch.parts[0][1] == 1
             assert units == batch.num_units
-            assert units <= self._budget(instance) or single
+            assert units <= self._filling.budget(instance) or single
         serving = set(self.instances.fleet.serving)
         assert {i for i in self._running if i in serving} | set(self.idle) == serving
         if self.not_before_s is None:
@@ -345,46 +308,10 @@ class BatchScheduler:
                 assert not any(self._retries.may_run(entry, instance) for instance in self.idle)
         self.instances.fleet.check_invariants()
 
-    def _fill(
-        self, parts: list[tuple[QueueEntry, int, int]], instance: InstanceId, budget: int, now_s: float
-    ) -> int:
-        """Add the parts of one batch of at most `budget` units for an instance to `parts`, taken from the
-        queue; return their units of work.
-        """
-        room = budget
-        alone = self.queue.next_alone(lambda entry: self._retries.may_run(entry, instance))
-        if alone is not None:
-            parts.append(self._take(alone, max(1, alone.count_within(room))))
-            return alone.units_of(*parts[-1][1:])
-
-        def fits(entry: QueueEntry) -> int:
-            return 0 if parts and entry.request.node.runs_once else entry.count_within(room)
-
-        while room > 0:
-            chosen = self.queue.choose(0 if parts else room, fits, now_s)
-            if chosen is None and not parts:  # items that exceed a whole batch run alone
-                chosen = self.queue.choose(room, lambda entry: 1, now_s)
-                if chosen is None and self.queue.has_choice():
-                    raise InternalError(f"the order {self.engine.policy!r} takes nothing of what waits")
-            if isinstance(chosen, Hold):
-                self.not_before_s = chosen.until_s
-            if chosen is None or isinstance(chosen, Hold):
-                break
-            parts.append(self._take(chosen.entry, chosen.num_items))
-            room -= chosen.entry.units_of(*parts[-1][1:])
-            if chosen.ends_batch or chosen.entry.request.node.runs_once:
-                break
-        return budget - room
-
-    def _take(self, entry: QueueEntry, num_items: int) -> tuple[QueueEntry, int, int]:
-        lo = self.queue.take(entry, num_items)
-        return entry, lo, lo + num_items
-
-    def _start(
-        self, instance: int, parts: list[tuple[QueueEntry, int, int]], num_units: int, now_s: float
-    ) -> StartBatch:
+    def _start(self, filled: FilledBatch, now_s: float) -> StartBatch:
+        instance, parts, num_units = filled
         others_serve = self.idle.are_several and len(self.instances.fleet.serving) > 1
-        tasks = tuple([self._task(entry.request, lo, hi, others_serve) for entry, lo, hi in parts])
+        tasks = tuple([task_of(next(self._ids), *part, others_serve) for part in parts])
         for entry, lo, hi in parts:
             self.account.sent(entry.request, now_s, hi - lo)
             self.kept.started(entry.query, instance)
@@ -415,37 +342,3 @@ class BatchScheduler:
         batch = self._end(instance)
         self.idle.leave(instance)
         return [] if batch is None else self._retries.lost(batch, error)
-
-    def _budget(self, instance: InstanceId) -> int:
-        """Return the units that one batch may have on an instance."""
-        if self.engine.max_batch is not None:
-            return self.engine.max_batch
-        return self.instances.fleet.replica(instance).profile.max_efficient_batch
-
-    def _task(self, request: StepRequest, lo: int, hi: int, others_serve: bool) -> Task:
-        node = request.node
-        inputs, num_items = request.inputs, None
-        if request.each:
-            inputs, num_items = _part_of(request, lo, hi), hi - lo
-        return Task(
-            next(self._ids),
-            request.query,
-            node.name,
-            node.op,
-            inputs,
-            node.config,
-            num_items,
-            request.each,
-            request.record.tenant,
-            others_serve,
-        )
-
-
-def _part_of(request: StepRequest, lo: int, hi: int) -> Mapping[str, object]:
-    """Return the inputs of items `lo` to `hi` of a request."""
-    inputs = dict(request.inputs)
-    for port in request.each:
-        column = inputs[port]
-        assert isinstance(column, Sequence)
-        inputs[port] = column[lo - request.lo : hi - request.lo]
-    return inputs

@@ -41,9 +41,7 @@ class EngineInstances:
         self.may_fail_waiting = True
 
     def add(self, replica: Replica, now_s: float) -> list[FleetAction]:
-        """Start an instance of one more replica; return the action to carry
-        out.
-        """
+        """Start an instance of one more replica; return the action to carry out."""
         actions = self.fleet.add(replica, now_s)
         self._note(now_s)
         return actions

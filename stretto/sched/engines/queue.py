@@ -14,6 +14,7 @@ from stretto.model.deployment import Engine
 from stretto.model.errors import InternalError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
+from stretto.sched.by_step import ByStep
 from stretto.sched.engines.offline_work import OfflineWork
 from stretto.sched.orders import order_of
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
@@ -71,7 +72,7 @@ class EngineQueue:
         self._fresh: dict[QueueEntry, None] = {}
         self._waiting = {one: OrderedDict[QueueEntry, None]() for one in _CLASSES}  # the oldest is first
         self._alone: OrderedDict[QueueEntry, None] = OrderedDict()
-        self._of_query: dict[str, dict[int, dict[QueueEntry, None]]] = {}
+        self._of_query = ByStep[QueueEntry]()
         self._aside: dict[QueueEntry, None] = {}
         # A heap, in which entries that have left stay until they are first.
         self._ages: list[tuple[float, int, QueueEntry]] | None = None
@@ -91,7 +92,7 @@ class EngineQueue:
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """Entries by query; for tests."""
-        in_order = (entry for query in self._of_query for entry in self._entries(query))
+        in_order = (entry for query in self._of_query for entry in self._of_query.of_query(query))
         return iter((*self._fresh, *in_order))
 
     def add(self, entry: QueueEntry) -> None:
@@ -108,7 +109,7 @@ class EngineQueue:
             heappush(self._ages, (*entry.arrival, entry))
         if entry.alone:
             self._alone[entry] = None
-            self._index(entry)
+            self._of_query.add(entry.query, entry.request.node.id, entry)
         else:
             self._fresh[entry] = None
             if not self._takes_all or len(self._fresh) > _MAX_FRESH:
@@ -127,9 +128,7 @@ class EngineQueue:
         return tuple(self._aside)
 
     def set_aside(self, entry: QueueEntry) -> None:
-        """Set an entry aside: it stays in the queue but is not served until it is brought
-        back.
-        """
+        """Set an entry aside: it stays in the queue but is not served until it is brought back."""
         lo = entry.lo
         self.num_changes += 1
         self._orders[entry.sorted_as.criteria].remove(entry)
@@ -138,9 +137,7 @@ class EngineQueue:
         self._aside[entry] = None
 
     def bring_back(self, entry: QueueEntry) -> None:
-        """Put an entry that was set aside back into the order, so that it can be served
-        again.
-        """
+        """Put an entry that was set aside back into the order, so that it can be served again."""
         del self._aside[entry]
         self._fresh[entry] = None
         self.num_changes += 1
@@ -248,8 +245,7 @@ class EngineQueue:
         return lo
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry, which `take` has removed, run now or
-        were given up.
+        """Record that items `lo` to `hi` of an entry, which `take` has removed, run now or were given up.
 
         Before that call, they still count as work that their query has to do.
         """
@@ -273,7 +269,7 @@ class EngineQueue:
         """Drop all waiting work of a query, because the query has ended."""
         for entry in [entry for entry in self._fresh if entry.query == query]:
             self._drop(entry)
-        for entry in self._entries(query):
+        for entry in self._of_query.of_query(query):
             self.remove(entry)
 
     def withdraw(self, query: str, node: int, items: Set[int] | None = None) -> int:
@@ -282,7 +278,7 @@ class EngineQueue:
         """
         self._put_in_order()
         num_dropped = 0
-        for entry in list(self._of_query.get(query, {}).get(node, ())):
+        for entry in self._of_query.of_node(query, node):
             waiting = range(entry.lo, entry.hi)
             kept = [] if items is None else [item for item in waiting if item not in items]
             if len(kept) < len(waiting):
@@ -299,7 +295,7 @@ class EngineQueue:
         `demands` says, by node, how urgently its result is needed.
         """
         self._put_in_order()
-        nodes = self._of_query.get(query, {})
+        nodes = self._of_query.nodes(query)
         for node in [node for node in demands if node in nodes]:
             for entry in [entry for entry in nodes[node] if entry.demand != demands[node]]:
                 lo, hi = entry.lo, entry.hi
@@ -353,28 +349,21 @@ class EngineQueue:
         return list(dict.fromkeys((*self._of_query, *(entry.query for entry in self._fresh))))
 
     def remove(self, entry: QueueEntry) -> None:
-        """Drop all waiting items of an entry, because they are no longer wanted or
-        wait elsewhere.
-        """
+        """Drop all waiting items of an entry, because they are no longer wanted or wait elsewhere."""
         if not entry.alone and entry not in self._fresh and entry not in self._aside:
             self._orders[entry.sorted_as.criteria].remove(entry)
         self._drop(entry)
 
     def _has(self, entry: QueueEntry) -> bool:
         """Return whether an entry still waits."""
-        nodes = self._of_query.get(entry.query, {})
-        return entry in self._fresh or entry in nodes.get(entry.request.node.id, ())
+        return entry in self._fresh or self._of_query.has(entry.query, entry.request.node.id, entry)
 
     def _put_in_order(self) -> None:
         for entry in self._fresh:
             self._orders[entry.sorted_as.criteria].add(entry)
             self._waiting[entry.sorted_as.criteria][entry] = None
-            self._index(entry)
+            self._of_query.add(entry.query, entry.request.node.id, entry)
         self._fresh.clear()
-
-    def _index(self, entry: QueueEntry) -> None:
-        nodes = self._of_query.setdefault(entry.query, {})
-        nodes.setdefault(entry.request.node.id, {})[entry] = None
 
     def _new_orders(self) -> dict[Objective | None, Order]:
         return {one: self._new_order(self._config) for one in _CLASSES}
@@ -399,9 +388,6 @@ class EngineQueue:
                 entry.demand = entry.demand._replace(criteria="throughput")
                 self.add(entry.again(lo, hi, attempt=entry.attempt, alone=False))
 
-    def _entries(self, query: str) -> list[QueueEntry]:
-        return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
-
     def _drop(self, entry: QueueEntry) -> None:
         self._num_entries -= 1
         self.num_changes += 1
@@ -416,10 +402,4 @@ class EngineQueue:
             del self._aside[entry]
         else:
             del self._waiting[entry.sorted_as.criteria][entry]
-        nodes = self._of_query[entry.query]
-        entries = nodes[entry.request.node.id]
-        del entries[entry]
-        if not entries:
-            del nodes[entry.request.node.id]
-        if not nodes:
-            del self._of_query[entry.query]
+        self._of_query.remove(entry.query, entry.request.node.id, entry)

@@ -11,6 +11,7 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.model.record import record
 from stretto.model.sorted_queue import SortedQueue
+from stretto.sched.by_step import ByStep
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.loads import InstanceLoads
 from stretto.sched.queries.request import QueueEntry
@@ -48,7 +49,7 @@ class BoundRequests:
         self._loads = loads
         self._queues: dict[InstanceId, EngineQueue] = {}
         self._bound: dict[QueueEntry, BoundRequest] = {}
-        self._of_query: dict[str, dict[int, dict[QueueEntry, None]]] = {}
+        self._by_step = ByStep[QueueEntry]()
         self._by_wait = SortedQueue[InstanceId]()
         self._waits_s: dict[InstanceId, float] = {}
 
@@ -85,8 +86,7 @@ class BoundRequests:
         share_s = self._loads.share_s(request, choice.held_tokens, instance)
         prefill_s = self._loads.prefill_s(request.num_tokens - choice.held_tokens, instance)
         self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s, prefill_s, now_s)
-        nodes = self._of_query.setdefault(entry.query, {})
-        nodes.setdefault(entry.request.node.id, {})[entry] = None
+        self._by_step.add(entry.query, entry.request.node.id, entry)
         self._loads.wait(instance, request, share_s, prefill_s, now_s)
         self._sort(instance)
         self.queue(instance).add(entry)
@@ -114,13 +114,13 @@ class BoundRequests:
         """Return the waiting requests of a query as queue entries, node by node,
         those of a node in the order in which they were added.
         """
-        return [entry for entries in self._of_query.get(query, {}).values() for entry in entries]
+        return self._by_step.of_query(query)
 
     def of_node(self, query: str, node: int) -> list[QueueEntry]:
         """Return the waiting requests of one node of a query as queue entries, in
         the order in which they were added.
         """
-        return list(self._of_query.get(query, {}).get(node, ()))
+        return self._by_step.of_node(query, node)
 
     def clear(self) -> None:
         """Remove all requests that wait for any instance. Requests that were already sent to an instance are
@@ -137,7 +137,7 @@ class BoundRequests:
         """
         by_queue = [entry for queue in self._queues.values() for entry in queue]
         assert set(by_queue) == set(self._bound)
-        assert {entry for query in self._of_query for entry in self.of_query(query)} == set(self._bound)
+        assert {entry for query in self._by_step for entry in self.of_query(query)} == set(self._bound)
         assert all(entry.hi == entry.lo + 1 for entry in by_queue)
         assert sorted(self._by_wait) == sorted(i for i, queue in self._queues.items() if queue)
         for view in self._loads.table:
@@ -155,13 +155,7 @@ class BoundRequests:
         The caller removes the request from the instance's queue.
         """
         bound = self._bound.pop(entry)
-        nodes = self._of_query[entry.query]
-        entries = nodes[entry.request.node.id]
-        del entries[entry]
-        if not entries:
-            del nodes[entry.request.node.id]
-        if not nodes:
-            del self._of_query[entry.query]
+        self._by_step.remove(entry.query, entry.request.node.id, entry)
         self._loads.wait_no_more(bound.instance, bound.request, bound.share_s, bound.prefill_s)
         self._sort(bound.instance)
         return bound

@@ -7,8 +7,7 @@ engine, because models differ in how much they write.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from stretto.costs.mean_output import MeanOutput
 from stretto.costs.tokens import num_tokens
 from stretto.model.tasks import Usage
 from stretto.sched.queries.request import StepRequest
@@ -19,28 +18,7 @@ _PRIOR = 256
 It is that of a long answer in a conversation (published traces have means of about 200 tokens), rather than
 the limit, which may be a whole context.
 """
-_LEAST_SHARE = 1 / 200
-"""Weight of a new answer in the mean once many have been seen: so the mean follows a workload that
-changes. With a larger weight the mean moves by chance, and requests alike would be sorted by that.
-"""
 _MAX_SOURCES = 1024
-
-
-@dataclass(slots=True)
-class _Mean:
-    """A mean of lengths, the newest counting most, and the number of tokens that is `expected` by it."""
-
-    tokens: float = 0.0
-    num_observed: int = 0
-    longest: int = 0
-    expected: int = _PRIOR
-
-    def observe(self, num_tokens: int) -> None:
-        self.num_observed += 1
-        if num_tokens > self.longest:
-            self.longest = num_tokens
-        self.tokens += max(_LEAST_SHARE, 1 / self.num_observed) * (num_tokens - self.tokens)
-        self.expected = round(self.tokens)
 
 
 class ExpectedOutputs:
@@ -51,8 +29,8 @@ class ExpectedOutputs:
     """
 
     def __init__(self) -> None:
-        self._means: dict[tuple[str, str, str], _Mean] = {}
-        self._all = _Mean()
+        self._means: dict[tuple[str, str, str], MeanOutput] = {}
+        self._all = MeanOutput(_PRIOR)
 
     @property
     def typical(self) -> int:
@@ -84,7 +62,7 @@ class ExpectedOutputs:
         if request.decode is None:
             return
         source = request.source
-        mean = self._means.pop(source, None) or _Mean()
+        mean = self._means.pop(source, None) or MeanOutput(_PRIOR)
         mean.observe(num_tokens)
         self._means[source] = mean
         self._all.observe(num_tokens)

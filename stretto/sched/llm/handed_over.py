@@ -28,6 +28,9 @@ class HandedOver:
 
     A rank is the sort key of a request in an instance's own queue (smaller goes first). All such requests of
     a queue entry have the same.
+
+    Attributes:
+        changed: number of changes (requests queued or started) of each query since the last `reprioritise`.
     """
 
     def __init__(self, engine: str) -> None:
@@ -35,10 +38,14 @@ class HandedOver:
         self._unstarted: dict[str, dict[QueueEntry, dict[int, Running]]] = {}
         self._ranks: dict[QueueEntry, Rank] = {}
         self._num_changes: dict[QueueEntry, int] = {}
+        self.changed: dict[str, int] = {}
+
+    def changes(self, query: str) -> None:
+        """Note that a request of a query was queued, or has started."""
+        self.changed[query] = self.changed.get(query, 0) + 1
 
     def add(self, running: Running, rank: Rank) -> Rank:
-        """Add a request that is sent to its instance now; return the rank
-        to send with it.
+        """Add a request that is sent to its instance now; return the rank to send with it.
 
         Requests of one step have one rank: if an earlier one has not started, its rank is used, else the
         given `rank`.
@@ -59,33 +66,26 @@ class HandedOver:
             del entries[entry], self._ranks[entry], self._num_changes[entry]
         if not entries:
             del self._unstarted[entry.query]
-
-    def has_unstarted(self, query: str) -> bool:
-        """Return whether some request of a query was sent to an instance and has not started
-        there.
-        """
-        return query in self._unstarted
+        else:
+            self.changes(entry.query)
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
-        """Note that some steps of a query have become more or less urgent: the next
-        `reprioritise` gives new ranks (priorities) to those of their requests that instances have not
-        started.
+        """Note that some steps of a query have become more or less urgent: the next `reprioritise` gives new
+        ranks (priorities) to those of their requests that instances have not started.
         """
         for entry, tasks in self._unstarted.get(query, {}).items():
             if entry.request.node.id in demands:
                 self._num_changes[entry] += len(tasks)
 
-    def reprioritise(self, num_changes: Mapping[str, int]) -> list[Reprioritise]:
-        """Return actions that tell instances the new ranks of requests whose
-        order has changed since they were sent.
+    def reprioritise(self) -> list[Reprioritise]:
+        """Return actions that tell instances the new ranks of requests whose order has changed since they
+        were sent.
 
         Small changes are left until more have come, as each correction costs a message.
-
-        Args:
-            num_changes: number of changes (requests added or started) of each query since the last call.
         """
         actions = []
-        for query, num in num_changes.items():
+        changed, self.changed = self.changed, {}
+        for query, num in changed.items():
             for entry, tasks in self._unstarted.get(query, {}).items():
                 self._num_changes[entry] += num
                 if self._num_changes[entry] * _MESSAGES_PER_CHANGE < len(tasks):

@@ -20,9 +20,7 @@ from stretto.sched.queries.request import QueueEntry
 
 @record
 class Placed:
-    """A request that is to be sent to an instance now: item `lo` of `entry`, which waits in
-    `queue`.
-    """
+    """A request that is to be sent to an instance now: item `lo` of `entry`, which waits in `queue`."""
 
     queue: EngineQueue
     entry: QueueEntry

@@ -22,6 +22,7 @@ from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import NoRoom
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
+from stretto.sched.by_step import ByStep
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry, StepRequest
 from stretto.sched.queries.results import Completed, failed
@@ -54,7 +55,7 @@ class RoomGate:
         self.now_s = 0.0
         self._sized: dict[InstanceId, None] = {}
         self._held: dict[_Key, QueueEntry] = {}
-        self._of_query: dict[str, dict[int, dict[_Key, None]]] = {}  # by node
+        self._of_query = ByStep[_Key]()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -102,7 +103,7 @@ class RoomGate:
             )
             key = entry.query, request.node.id, item
             self._room.ended(key, self.now_s)
-            self._of_query.setdefault(entry.query, {}).setdefault(request.node.id, {})[key] = None
+            self._of_query.add(entry.query, request.node.id, key)
             entered = self._room.arrive(self._described(one, key, is_last=is_last), self.now_s)
             if entered is None:
                 self._held[key] = one
@@ -141,11 +142,11 @@ class RoomGate:
         """Drop the items of a node, or some of them, whether they are held or wait in the queue; return how
         many were held.
         """
-        of_node = self._of_query.get(query, {}).get(node, {})
         if items is None:
-            keys = list(of_node)
+            keys = self._of_query.of_node(query, node)
         else:
-            keys = [key for item in sorted(items) if (key := (query, node, item)) in of_node]
+            asked = ((query, node, item) for item in sorted(items))
+            keys = [key for key in asked if self._of_query.has(query, node, key)]
         num_held = 0
         for key in keys:
             num_held += self._held.pop(key, None) is not None
@@ -154,7 +155,7 @@ class RoomGate:
 
     def end_query(self, query: str) -> None:
         """Drop all items of a query that has ended. If it was a program by itself, that has ended too."""
-        for key in self._keys_of(query):
+        for key in self._of_query.of_query(query):
             self._held.pop(key, None)
             self._end(key)
         self._room.finished(query)
@@ -165,7 +166,7 @@ class RoomGate:
 
     def ask(self, query: str, demands: Mapping[int, Demand]) -> None:
         """Note how urgently the results of held requests are needed now."""
-        of_query = self._of_query.get(query, {})
+        of_query = self._of_query.nodes(query)
         for node in [node for node in demands if node in of_query]:
             for key in of_query[node]:
                 if key in self._held:
@@ -191,7 +192,7 @@ class RoomGate:
 
     def held_of(self, query: str) -> list[HeldPicture]:
         """Return snapshots of the requests of a query that are held."""
-        found = (self._room.held.get(key) for key in self._keys_of(query))
+        found = (self._room.held.get(key) for key in self._of_query.of_query(query))
         return [self._picture(holding) for holding in found if holding is not None]
 
     def _picture(self, holding: Holding) -> HeldPicture:
@@ -235,17 +236,9 @@ class RoomGate:
 
     def _end(self, key: _Key, usage: Usage | None = None) -> None:
         query, node, _ = key
-        of_query = self._of_query.get(query, {})
-        if key in of_query.get(node, ()):
-            del of_query[node][key]
-            if not of_query[node]:
-                del of_query[node]
-            if not of_query:
-                del self._of_query[query]
+        if self._of_query.has(query, node, key):
+            self._of_query.remove(query, node, key)
             self._room.ended(key, self.now_s, usage)
-
-    def _keys_of(self, query: str) -> list[_Key]:
-        return [key for of_node in self._of_query.get(query, {}).values() for key in of_node]
 
     def _described(self, entry: QueueEntry, key: Hashable, *, is_last: bool) -> RoomRequest:
         request, record = entry.request, entry.request.record

@@ -19,7 +19,7 @@ from stretto.cluster.placement import Placement
 from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.tokens import num_tokens
 from stretto.llm.output.sampling import with_seed
-from stretto.model.deployment import Engine, Replica
+from stretto.model.deployment import Engine
 from stretto.model.errors import EngineTimeout, StrettoError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Piece
@@ -39,6 +39,7 @@ from stretto.sched.llm.run_apart import RunApart
 from stretto.sched.llm.running_request import Running, completed
 from stretto.sched.llm.running_requests import RunningRequests
 from stretto.sched.llm.shown_parts import ShownParts
+from stretto.sched.llm.waiting_requests import WaitingRequests
 from stretto.sched.messages import Action, Admit, CancelTask, Release, Retain
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder, prices_s
@@ -70,7 +71,8 @@ class LLMScheduler:
         self.follows_prefixes = placement.uses_keys == "always"
         self.instances = EngineInstances(engine)
         self.account = account or ProgramAccount(*prices_s(engine, profile))
-        self.queue = EngineQueue(engine, profile, orders, self.account, self._num_serving)
+        fleet = self.instances.fleet
+        self.queue = EngineQueue(engine, profile, orders, self.account, lambda: len(fleet.serving))
         self._ids = ids
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
@@ -88,7 +90,7 @@ class LLMScheduler:
             lambda: EngineQueue(engine, profile, orders, self.account),
         )
         self._handed_over = HandedOver(engine.name)
-        self._num_changes: dict[str, int] = {}
+        self._waiting = WaitingRequests(self._gate, self.queue, self._placing, self._handed_over.changes)
         self._has_left = False
         self._running = RunningRequests()
         self._too_slow: dict[str, dict[int, set[int]]] = {}
@@ -119,10 +121,8 @@ class LLMScheduler:
         """
         return bool(
             self._has_left
-            or self._num_changes
-            or self.queue
-            or self._placing.bound()
-            or self._gate
+            or self._handed_over.changed
+            or self._waiting
             or self._retains
             or self._drained
             or self._loads.policy.bug
@@ -130,20 +130,13 @@ class LLMScheduler:
 
     # --- instances
 
-    def add_instance(self, replica: Replica, now_s: float) -> list[Action]:
-        """Start an instance of one more replica; return the actions to carry
-        out.
-        """
-        return [*self.instances.add(replica, now_s)]
-
     def ready(self, instance: InstanceId, now_s: float) -> None:
         """Let an instance take work: it has started, or has answered after it was suspected to be down."""
         if self.instances.ready(instance, now_s):
             fleet = self.instances.fleet
             self._loads.join(instance, fleet.replica(instance), fleet.slot(instance))
             self._loads.set_suspect(instance, is_suspect=False)
-            self._placing.join(instance)
-            self._gate.join(instance, fleet.replica(instance))
+            self._waiting.join(instance, fleet.replica(instance))
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
         """Mark an instance as suspect: until it is ready again it gets nothing while another
@@ -151,8 +144,7 @@ class LLMScheduler:
         """
         if self.instances.suspected(instance, reason, now_s, rest_s):
             probe_s = self.instances.fleet.probe_s(instance)
-            self._placing.leave(instance)
-            self._gate.suspend(instance)
+            self._waiting.suspend(instance)
             self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
 
     def lost(
@@ -172,9 +164,8 @@ class LLMScheduler:
         Returns the actions to carry out.
         """
         actions = self.instances.drain(instance, how, now_s)
-        self._placing.leave(instance)
+        self._waiting.leave(instance)
         self._loads.leave(instance)
-        self._gate.leave(instance)
         self._drained[instance] = None
         return [*actions]
 
@@ -250,7 +241,7 @@ class LLMScheduler:
         entry.fresh = self.account.arrived(request, entry.num_output, now_s)
         if slow := self._too_slow.get(request.query):
             entry.avoids = frozenset(slow.get(request.node.id, ()))
-        self._queue(entry)
+        self._waiting.arrive(entry)
 
     def report(self, instance: InstanceId, event: LLMEvent, now_s: float) -> list[Report]:
         """Handle an instance's report on a task, such as new text or its end; return reports for the query.
@@ -300,16 +291,14 @@ class LLMScheduler:
             self._retains.append(Retain(self.engine.name, running.instance, reuse))
 
     def withdraw(self, query: str, node: int, now_s: float, items: Set[int] | None = None) -> list[Action]:
-        """Drop the requests of one node of a query, or those of some of its items
-        only, because their results are no longer wanted, or their attempt has taken too long; return actions
-        that stop those that run.
+        """Drop the requests of one node of a query, or those of some of its items only, because their results
+        are no longer wanted, or their attempt has taken too long; return actions that stop those that run.
 
         The KV that they have computed stays cached. A further attempt avoids the instances where they ran.
         """
         of_node = self._running.of_node(query, node)
         tasks = [one for one in of_node if items is None or one.item in items]
-        num_waiting = self.queue.withdraw(query, node, items) + self._placing.withdraw(query, node, items)
-        num_waiting += self._gate.withdraw(query, node, items)
+        num_waiting = self._waiting.withdraw(query, node, items)
         self._reuse.withdrawn(query, node, None if items is None else num_waiting + len(tasks))
         self.account.withdrawn(query, node, items)
         actions: list[Action] = []
@@ -330,8 +319,7 @@ class LLMScheduler:
         """
         self._decided = actions = list[Action]()
         self._gate.now_s = now_s
-        for entry in self._gate.released():
-            self._put(entry)
+        self._waiting.release()
         self._shown.update(now_s)
         for placed in self._placing.place(now_s):
             actions.append(self._admit(placed, now_s))
@@ -341,9 +329,8 @@ class LLMScheduler:
         if self._retains:
             actions += self._retains
             self._retains.clear()
-        if self._num_changes:
-            actions += self._handed_over.reprioritise(self._num_changes)
-            self._num_changes.clear()
+        if self._handed_over.changed:
+            actions += self._handed_over.reprioritise()
         self._has_left = False
         if self._drained:
             for instance in [i for i in self._drained if not self._loads.of(i)]:
@@ -362,9 +349,7 @@ class LLMScheduler:
                 a `schedule` that did not return had decided on.
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
-        self.queue.clear()
-        self._placing.clear()
-        self._gate.clear()
+        self._waiting.clear()
         self._shown.clear()
         self._decided = []
         return queries, actions
@@ -375,22 +360,16 @@ class LLMScheduler:
 
         `demands` says, by node, how urgently its result is needed.
         """
-        self.queue.ask(query, demands)
-        self._placing.ask(query, demands)
-        self._gate.ask(query, demands)
+        self._waiting.ask(query, demands)
         self._handed_over.ask(query, demands)
         for node, demand in demands.items():
             for running in self._running.of_node(query, node):
                 running.entry.demand = demand
-        self._note_change(query)
+        self._handed_over.changes(query)
 
     def queries(self) -> list[str]:
         """Return the ids of the queries that have waiting or running work."""
-        return [
-            *self.queue.queries(),
-            *dict.fromkeys(entry.query for entry in (*self._placing.bound(), *self._gate.entries())),
-            *self._running.queries(),
-        ]
+        return [*self._waiting.queries(), *self._running.queries()]
 
     def queries_in(self, instance: InstanceId) -> list[str]:
         """Return the queries with work on an instance."""
@@ -418,9 +397,7 @@ class LLMScheduler:
             if query in self._touched.get(instance, ()):
                 self._touched[instance].discard(query)
                 actions.append(Release(self.engine.name, instance, query))
-        self.queue.end_query(query)
-        self._placing.end_query(query)
-        self._gate.end_query(query)
+        self._waiting.end_query(query)
         self._too_slow.pop(query, None)
         self._ahead.forget(query)
         self._reuse.forget(query)
@@ -443,29 +420,22 @@ class LLMScheduler:
         """
         fleet = self.instances.fleet
         running = {instance: len(self._loads.of(instance)) for instance in fleet.live}
-        num_waiting = sum(entry.hi - entry.lo for entry in self.queue) + len(self._placing.bound())
-        num_waiting += len(self._gate)
-        return engine_picture(fleet, num_waiting, running, self._gate.claimed(), self._gate.pictures())
+        return engine_picture(fleet, len(self._waiting), running, self._gate.claimed(), self._gate.pictures())
 
     def is_idle(self) -> bool:
         """Return whether no request waits or runs."""
-        return not (self.queue or self._placing.bound() or self._gate or self._loads.num_running)
-
-    def _num_serving(self) -> int:
-        return len(self.instances.fleet.serving)
+        return not (self._waiting or self._loads.num_running)
 
     def check_invariants(self) -> None:
         """Check that counts of tokens and slots agree with the running requests and keep within their limits.
 
         For tests.
         """
-        assert all(entry.lo < entry.hi for entry in self.queue)
+        self._waiting.check_invariants()
         self._loads.check_invariants()
         self.account.check_invariants()
         self._running.check_invariants()
-        self._placing.check_invariants()
         self._shown.check_invariants()
-        self._gate.check_invariants()
         fleet = self.instances.fleet
         assert {view.id for view in self._loads.table} == {*fleet.serving, *fleet.suspects}
         fleet.check_invariants()
@@ -527,23 +497,12 @@ class LLMScheduler:
             return 0.0
         return math.inf if self.engine.timeout_s is None else self.engine.timeout_s
 
-    def _queue(self, entry: QueueEntry) -> None:
-        for one in self._gate.arrive(entry):
-            self._put(one)
-
-    def _put(self, entry: QueueEntry) -> None:
-        self.queue.add(entry)
-        self._note_change(entry.query)
-
     def _requeue(self, entry: QueueEntry) -> None:
         """Queue an entry of an instance that goes; what the order raises does not keep it from going."""
         try:
-            self._queue(entry)
+            self._waiting.arrive(entry)
         except Exception as bug:
             self._loads.policy.note_bug(bug)
-
-    def _note_change(self, query: str) -> None:
-        self._num_changes[query] = self._num_changes.get(query, 0) + 1
 
     def _start(self, running: Running, now_s: float) -> None:
         """A request has left its instance's queue."""
@@ -553,8 +512,6 @@ class LLMScheduler:
 
     def _leave_queue(self, running: Running) -> None:
         self._handed_over.remove(running)
-        if self._handed_over.has_unstarted(running.entry.query):
-            self._note_change(running.entry.query)
         try:
             running.queue.started(running.entry, running.item, running.item + 1)
         except Exception as bug:
@@ -580,8 +537,7 @@ class LLMScheduler:
 
         One of these requests may have killed it, unless `kills` says that none has.
         """
-        self._placing.leave(instance)
-        self._gate.leave(instance)
+        self._waiting.leave(instance)
         lost = list(self._loads.of(instance).values())
         for running in lost:
             self._remove(running)

@@ -41,21 +41,15 @@ class QueryEntries(Protocol):
         ...
 
     def all_taken(self, entry: QueueEntry) -> None:
-        """Remove an entry from those that wait, because all its items were taken or
-        dropped.
-        """
+        """Remove an entry from those that wait, because all its items were taken or dropped."""
         ...
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry, which were taken, run now or
-        were given up.
-        """
+        """Record that items `lo` to `hi` of an entry, which were taken, run now or were given up."""
         ...
 
     def is_empty(self) -> bool:
-        """Return whether the collection can be dropped: all items of all entries have
-        started.
-        """
+        """Return whether the collection can be dropped: all items of all entries have started."""
         ...
 
     def first(self) -> QueueEntry:
@@ -75,15 +69,12 @@ class QueryEntries(Protocol):
         ...
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry that has not started; the smaller goes
-        first.
-        """
+        """Return the sort key of an entry that has not started; the smaller goes first."""
         ...
 
 
 class ByQuery:
-    """A queue order that sorts queries and serves the work of the
-    best one first.
+    """A queue order that sorts queries and serves the work of the best one first.
 
     Once the oldest work is older than the age limit, it has a share of what is taken (`Overdue`).
 
@@ -128,9 +119,8 @@ class ByQuery:
         self.started(entry, lo, hi)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose which entry goes next, and how many of its items: the best one of
-        the best query that fits, unless it is the turn of one that has waited beyond the age
-        limit. None if none may go.
+        """Choose which entry goes next, and how many of its items: the best one of the best query that fits,
+        unless it is the turn of one that has waited beyond the age limit. None if none may go.
         """
         if self._moved:
             self._put_moved()
@@ -158,9 +148,7 @@ class ByQuery:
             self._moved[name] = None
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry, which were taken, run now or
-        were given up.
-        """
+        """Record that items `lo` to `hi` of an entry, which were taken, run now or were given up."""
         name = entry.sorted_under
         query = self._queries[name]
         query.started(entry, lo, hi)
@@ -170,9 +158,7 @@ class ByQuery:
             del self._queries[name], self._moved[name]
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry that has not started; the smaller goes
-        first.
-        """
+        """Return the sort key of an entry that has not started; the smaller goes first."""
         return self._queries[entry.sorted_under].rank(entry)
 
     def _put_moved(self) -> None:

@@ -35,8 +35,7 @@ from stretto.sched.queries.request import QueueEntry
 
 
 class LeastWork(ByQuery):
-    """A queue order that serves the query with the least predicted
-    work waiting at this engine.
+    """A queue order that serves the query with the least predicted work waiting at this engine.
 
     Waiting counts like work that is done, so that no query starves. Sort keys are (work and arrival, seconds
     on the path to the end, depth in the graph).

@@ -107,9 +107,7 @@ class Order(Protocol):
     """
 
     def add(self, entry: QueueEntry) -> None:
-        """Add an entry to those that this queue order sorts. It waits from now
-        on.
-        """
+        """Add an entry to those that this queue order sorts. It waits from now on."""
         ...
 
     def remove(self, entry: QueueEntry) -> None:
@@ -117,8 +115,7 @@ class Order(Protocol):
         ...
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose which entry goes next, and how many of its items; None if none may
-        go now.
+        """Choose which entry goes next, and how many of its items; None if none may go now.
 
         The entry stays in the queue until `taken` is called. `fits` says how many items of an entry there is
         room for, and is asked at most `MAX_ASKED` times. In its turn (`Overdue`), an entry older than the age
@@ -137,8 +134,7 @@ class Order(Protocol):
         ...
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry, which were taken, run now or
-        were given up.
+        """Record that items `lo` to `hi` of an entry, which were taken, run now or were given up.
 
         Until then they still count as work that its query has to do.
         """

@@ -66,9 +66,7 @@ class ProgramsFirst:
         self._settle(tenant)
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
-        """Choose which entry goes next, and how many of its items; None if none may
-        go.
-        """
+        """Choose which entry goes next, and how many of its items; None if none may go."""
         if len(self._tenants) == 1:
             return next(iter(self._tenants.values())).take(to_fill, fits, now_s)
         num_asked = 0
@@ -92,17 +90,13 @@ class ProgramsFirst:
             self._shares.note(tenant)
 
     def started(self, entry: QueueEntry, lo: int, hi: int) -> None:
-        """Record that items `lo` to `hi` of an entry, which were taken, run now or
-        were given up.
-        """
+        """Record that items `lo` to `hi` of an entry, which were taken, run now or were given up."""
         tenant = self._tenants[entry.request.record.tenant]
         tenant.started(entry, lo, hi)
         self._settle(tenant)
 
     def rank(self, entry: QueueEntry) -> Rank:
-        """Return the sort key of an entry that has not started; the smaller goes
-        first.
-        """
+        """Return the sort key of an entry that has not started; the smaller goes first."""
         return self._tenants[entry.request.record.tenant].rank(entry)
 
     def check_invariants(self) -> None:

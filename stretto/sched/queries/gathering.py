@@ -32,8 +32,7 @@ class Gathered:
 
 
 def gather_inputs(node: Node, values: Values) -> Gathered:
-    """Collect the inputs of a node, as far as they have come, by port, or say why the
-    node cannot run.
+    """Collect the inputs of a node, as far as they have come, by port, or say why the node cannot run.
 
     Raises:
         BadReply: a port takes an item of a value that is not a list.

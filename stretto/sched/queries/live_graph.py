@@ -1,5 +1,4 @@
-"""The running graph of one query: its nodes, their connections, and the values that flow
-there.
+"""The running graph of one query: its nodes, their connections, and the values that flow there.
 
 A node is one step. A value that is set wakes the nodes that read it: they are listed, so that whoever runs
 the nodes looks at them. It is also passed on along the links of graphs that have joined (`splicing.py`).
@@ -114,9 +113,7 @@ class LiveGraph:
                 table.clear()
 
     def cut(self, node: Node) -> None:
-        """Disconnect the outputs of a cancelled node, so that they will be neither read nor passed
-        on.
-        """
+        """Disconnect the outputs of a cancelled node, so that they will be neither read nor passed on."""
         for out in node.outs:
             self._readers.pop(out, None)
             self._links.take(out)

@@ -17,8 +17,7 @@ UNSET = _Unset()
 
 
 class Values(dict[int, object]):
-    """The values that flow between the steps of one query, by id; `UNSET` for those that are
-    still to come.
+    """The values that flow between the steps of one query, by id; `UNSET` for those that are still to come.
 
     Each value is kept until its last user has left; a value without users is not kept at all.
     """

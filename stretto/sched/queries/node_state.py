@@ -30,9 +30,7 @@ TRANSITIONS: Mapping[NodeState, tuple[NodeState, ...]] = {
 
 
 class NodeStates(dict[int, NodeState]):
-    """The states of all nodes of one running graph, by node id. A node that is not in the table has
-    ended.
-    """
+    """The states of all nodes of one running graph, by node id. A node that is not in the table has ended."""
 
     def __missing__(self, node_id: int) -> NodeState:
         return "ended"

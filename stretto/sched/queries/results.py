@@ -24,8 +24,7 @@ from stretto.sched.queries.request import StepRequest
 
 @record
 class Completed:
-    """An engine scheduler's report to a query: the results of a node, for its items
-    from `lo` on.
+    """An engine scheduler's report to a query: the results of a node, for its items from `lo` on.
 
     An item that has failed for good has a `Failure` in place of its result.
     `usage` is what an LLM engine has counted for the one item of its report, and `ending` how that has ended,
@@ -63,9 +62,7 @@ Report: TypeAlias = Completed | Delivered
 
 
 def failed(request: StepRequest, lo: int, hi: int, error: StrettoError) -> Completed:
-    """Return the report to a query that items `lo` to `hi` of a request have failed for
-    good.
-    """
+    """Return the report to a query that items `lo` to `hi` of a request have failed for good."""
     return Completed(request.query, request.node.id, lo, (Failure(error.at(request.step)),) * (hi - lo))
 
 

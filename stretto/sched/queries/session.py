@@ -1,5 +1,4 @@
-"""A query as its caller sees it: a session of named variables, to which graphs are added
-while it lives.
+"""A query as its caller sees it: a session of named variables, to which graphs are added while it lives.
 
     submit      a one-shot query: one graph, every output wanted; one that fails, or an item of it, ends it
     extend      one more graph. Its inputs are variables, with or without a value; its outputs become such

@@ -88,9 +88,7 @@ class ShownText:
             self._shown.pop((node_id, name), None)
 
     def drop(self, node: Node) -> None:
-        """Forget which text of a decode node was shown, as the node has
-        ended.
-        """
+        """Forget which text of a decode node was shown, as the node has ended."""
         for output in self._streamed.pop(node.id, ()):
             self._shown.pop((node.id, output.name), None)
             nodes = self._nodes.get(output.name, {})

@@ -45,8 +45,7 @@ class Mapped:
     results: list[object] = field(default_factory=list)
 
     def put(self, lo: int, results: Sequence[object]) -> None:
-        """Store results of a mapped node, those of the items from `lo`
-        on, in their places.
+        """Store results of a mapped node, those of the items from `lo` on, in their places.
 
         An item that has a result already keeps it.
         """
@@ -87,16 +86,13 @@ class Streams:
         self.mapped: dict[int, Mapped] = {}
 
     def open(self, node: Node, gathered: Gathered) -> None:
-        """Begin to track a mapped node. Its inputs that are not item
-        by item have come.
-        """
+        """Begin to track a mapped node. Its inputs that are not item by item have come."""
         pieces = [arg.piece for arg in node.ins if arg.piece is not None]
         self.mapped[node.id] = Mapped(gathered.inputs, min(pieces, default=1), gathered.failure)
 
     def feed(self, node: Node, values: Values, most: int | None = None) -> list[Items] | AbsentType | Failure:
-        """Return the ranges of items that have arrived at a mapped node
-        since the last call and can run, of the next `most` items if that is given; absent and failed
-        items are left out.
+        """Return the ranges of items that have arrived at a mapped node since the last call and can run, of
+        the next `most` items if that is given; absent and failed items are left out.
 
         If a whole input list is absent or has failed, `ABSENT` or that failure is returned, as the node's own
         result.
@@ -147,8 +143,7 @@ class Streams:
         ]
 
     def flow(self, node: Node, nodes: Mapping[int, Node]) -> tuple[int, ...]:
-        """Append finished results of a mapped node to its output
-        lists, in order.
+        """Append finished results of a mapped node to its output lists, in order.
 
         Returns the ids of the lists that have grown.
 
@@ -168,8 +163,7 @@ class Streams:
         return outs
 
     def close(self, node: Node, nodes: Mapping[int, Node]) -> list[object]:
-        """Stop tracking a mapped node whose items are all done;
-        return its outputs.
+        """Stop tracking a mapped node whose items are all done; return its outputs.
 
         They are lists, those of a decode fused with it included; that of an effect
         is True, or the failure of its first failed item.

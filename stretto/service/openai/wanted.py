@@ -4,8 +4,6 @@ name.
 
 from __future__ import annotations
 
-import json
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +16,8 @@ from stretto.service.config import DEFAULT_CHAT_TOKENS
 from stretto.service.openai.errors import invalid, unsupported
 from stretto.service.openai.messages import prompt_of
 from stretto.service.openai.tools import ToolUse, read_tools
-from stretto.wire.fields import Fields, flag, mapping
+from stretto.wire.fields import Fields, flag
 from stretto.wire.options import Options
-from stretto.wire.output_form import OutputForm
 from stretto.wire.paths import Api
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
 from stretto.wire.service_tiers import TIERS
@@ -110,7 +107,7 @@ def wanted_chat(request: ChatRequest, body: Mapping[str, Any]) -> WantedText:
     tier = _tier(left)
     _check_nothing(left)
     form = request.options.form
-    answer = _schema_of(form) if form is not None and form.kind in ("json", "json_object") else None
+    answer = None if form is None else form.schema
     tools = read_tools(request.tools, choice, is_parallel, answer)
     decode = _decode(request.options, DEFAULT_CHAT_TOKENS, strips=True)
     if tools is not None:
@@ -223,37 +220,12 @@ def _decode(options: Options, usual_tokens: int, *, strips: bool) -> dict[str, A
         raise unsupported("max_tokens", "max_tokens must be at least 1")
     return {
         **found,
-        **_form(options.form),
+        **({} if options.form is None else options.form.decode_settings()),
         "max_tokens": min(max_tokens, _MOST_TOKENS),
         "fits_context": True,
         "temperature": temperature,
         "strip": strips,
     }
-
-
-def _form(form: OutputForm | None) -> dict[str, Any]:
-    """Return the form of an answer as settings of a decode."""
-    match form:
-        case None:
-            return {}
-        case OutputForm("json" | "json_object"):
-            return {"json_schema": _written(_schema_of(form))}
-        case OutputForm("regex", value):
-            return {"regex": value}
-        case OutputForm("choice", choices):
-            return {"regex": "|".join(map(re.escape, choices))}
-    raise unsupported("structured_outputs", f"answers cannot be held to a {form.kind}")
-
-
-def _schema_of(form: OutputForm) -> Mapping[str, Any]:
-    return {"type": "object"} if form.kind == "json_object" else mapping("response_format", form.value)
-
-
-def _written(schema: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(schema)
-    except RecursionError as error:
-        raise invalid("response_format", "the schema is nested too deeply") from error
 
 
 def num_prompt_chars(prompts: Sequence[Sequence[PromptMessage]]) -> int:
