@@ -123,9 +123,13 @@ class RouterDoor:
     def _read(
         self, exchange: RoutedExchange, asked: RequestHead | RoutedRequest, rules: ReadingRules
     ) -> RoutedRequest | None:
-        """Read the body of a request; None if it is refused, or read beside the event loop."""
-        if isinstance(asked, RoutedRequest) or exchange.has_ended:
-            return asked if isinstance(asked, RoutedRequest) else None
+        """Read the body of a request; None if it is refused or read beside the event loop, or its client has
+        left.
+        """
+        if exchange.has_ended:
+            return None
+        if isinstance(asked, RoutedRequest):
+            return asked
         request = exchange.request
         if request.num_body <= LARGE_BYTES:
             try:
@@ -196,8 +200,7 @@ class RouterDoor:
                     partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing)
                 )
         except Exception:
-            _log.exception("a request could not be placed")
-            exchange.fail("the router could not place the request")
+            _not_placed(exchange)
 
     def _model_of(self, routed: RoutedRequest) -> str:
         """Return the model of a request that names an alias."""
