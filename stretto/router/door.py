@@ -119,9 +119,13 @@ class RouterDoor:
     def _read(
         self, exchange: RoutedExchange, asked: RequestHead | RoutedRequest, rules: ReadingRules
     ) -> RoutedRequest | None:
-        """Read the body of a request; None if it is refused, or read beside the event loop."""
-        if isinstance(asked, RoutedRequest) or exchange.has_ended:
-            return asked if isinstance(asked, RoutedRequest) else None
+        """Read the body of a request; None if it is refused or read beside the event loop, or its client has
+        left.
+        """
+        if exchange.has_ended:
+            return None
+        if isinstance(asked, RoutedRequest):
+            return asked
         request = exchange.request
         if request.num_body <= LARGE_BYTES:
             try:
