@@ -186,11 +186,12 @@ class RoutedExchange:
 
     def fail(self, message: str, status: int = 500) -> None:
         """End everything with an error of the router. Nothing happens if it has ended."""
+        state = self.router_state  # what has ended may send this request: that comes before it is stopped
         if self.has_ended:
             return
         self.attempts.stop()
         self.refuse(status, message, None)
-        self.act(self.router_state.left(self.ticket, monotonic()))
+        self.act(state.left(self.ticket, monotonic()))
 
     def end_second(self) -> None:
         """Abort the second attempt, if there is one."""
@@ -273,6 +274,7 @@ class RoutedExchange:
 
     def client_left(self) -> None:
         """End everything: the attempt is aborted, so that the worker stops too, and the body is forgotten."""
+        state = self.router_state  # see `fail`
         if self.has_ended:
             return
         self.attempts.stop()
@@ -281,7 +283,7 @@ class RoutedExchange:
         self.outgoing.drop()
         self.trace.error = "the client left"
         now_s = monotonic()
-        actions = self.router_state.left(self.ticket, now_s)
+        actions = state.left(self.ticket, now_s)
         self._leave(499, now_s)
         self.door.ended(self)
         self.act(actions)
