@@ -151,7 +151,7 @@ def best_sentence(question: str, passages: Sequence[str]) -> str | None:
     terms = {word for word in asked if word not in STOP_STEMS} | _names(question)
     pairs = {pair for pair in pairwise(asked) if not STOP_STEMS.issuperset(pair)}
     found = list(_statements(passages))
-    words = [{*one.words, *_names(one.text)} for one in found]
+    words = [{*one.words, *one.names} for one in found]
     num_with = Counter(word for one in words for word in one)
     weights = {term: math.log(1 + len(words) / (0.5 + num_with[term])) for term in terms}
     all_weights = math.fsum(weights.values())
@@ -184,12 +184,15 @@ class _Statement:
 
     Attributes:
         place: place of its passage among the passages.
-        words: stems of the sentence, and of the heading right above it.
+        words: stems of the sentence, and of the heading right above it, without what a colon introduces: that
+            has words of any question.
+        names: names of code in the same words.
     """
 
     place: int
     text: str
     words: Sequence[str]
+    names: Set[str]
 
 
 def _statements(passages: Sequence[str]) -> Iterator[_Statement]:
@@ -206,11 +209,12 @@ def _statements(passages: Sequence[str]) -> Iterator[_Statement]:
             if _is_heading(passage, spans, at):
                 heading = text
                 continue
+            words, names = [*stems(heading), *stems(text)], _names(text)
             if text.endswith(":"):
                 text = " ".join([text, *_introduced(passage, spans[at + 1 :])])
             if text not in seen and not text.endswith(":"):
                 seen.add(text)
-                yield _Statement(place, text, [*stems(heading), *stems(text)])
+                yield _Statement(place, text, words, names)
             heading = ""
 
 

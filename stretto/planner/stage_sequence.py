@@ -48,13 +48,17 @@ class PresentStage:
 
 
 class StageSequence:
-    """The stages of a plan that is being carried out."""
+    """The stages of a plan that is being carried out.
+
+    Attributes:
+        again: replicas of the last stage of each model, for what is left after the last stage.
+    """
 
     def __init__(self, app: Application, plan: Plan) -> None:
         last = {one.model: stage for stage in plan.stages for one in stage.replicas}
         again = (one for model, stage in last.items() for one in stage.replicas if one.model == model)
         self._app = app
-        self._again = Stage(tuple(again))
+        self.again = Stage(tuple(again))
         self._stages = plan.stages
         self._at = -1
         self._left: set[str] = set()  # when the replicas of the last stages began once more
@@ -95,14 +99,14 @@ class StageSequence:
         models = {one.model for stage in stages for one in stage.replicas}
         again = [
             one
-            for one in self._again.replicas
+            for one in self.again.replicas
             if one.model not in models and self._has_work(one.model, is_done)
         ]
         return (*stages, Stage(tuple(again))) if again else stages
 
     @property
     def _present(self) -> Stage:
-        return self._stages[self._at] if self._at < len(self._stages) else self._again
+        return self._stages[self._at] if self._at < len(self._stages) else self.again
 
     def _has_work(self, model: str, is_done: IsDone) -> bool:
         return not all(is_done(node.name) for node in self._app.models[model])

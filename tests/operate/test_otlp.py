@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.collector import Collector, collecting
 from support.routing import routing, run
 
@@ -104,6 +106,45 @@ def test_names_that_utf_8_cannot_write_cost_no_other_span(collector: Collector) 
         ("well", "well"),
         ("?", "?"),
     ]
+
+
+TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=200)
+NUMBER = st.integers(-(2**63), 2**63 - 1)
+ATTRIBUTES = st.dictionaries(TEXT, TEXT | NUMBER | st.floats(allow_nan=False) | st.booleans(), max_size=4)
+
+
+@given(ATTRIBUTES, ATTRIBUTES, st.text(max_size=200), st.integers(0, 2**64 - 1))
+@settings(max_examples=50)
+def test_the_protocols_package_reads_what_is_written(
+    own: dict[str, Any], shared: dict[str, Any], error: str, parent_id: int
+) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    from stretto.operate.otlp import write_spans
+    from stretto.operate.span_records import SharedAttributes, SpanRecord
+
+    of_many = SharedAttributes(shared)
+    record = SpanRecord("a span", "client", 2**127, 2**63, parent_id, 1.5, 2.0, own, error, of_many)
+    data = write_spans([record, record], epoch_ns=10**18)
+    (one,) = ExportTraceServiceRequest.FromString(data).resource_spans
+    ((first, second),) = (scope.spans for scope in one.scope_spans)
+    assert first == second
+    assert (first.name, first.kind) == ("a span", 3)
+    assert int.from_bytes(first.trace_id, "big") == 2**127
+    assert int.from_bytes(first.span_id, "big") == 2**63
+    assert int.from_bytes(first.parent_span_id, "big") == parent_id
+    assert first.start_time_unix_nano == 10**18 + 1_500_000_000
+    assert first.end_time_unix_nano == 10**18 + 2_000_000_000
+    assert (first.status.code, first.status.message) == (2 if error else 0, replaced(error))
+    read = [(part.key, getattr(part.value, part.value.WhichOneof("value"))) for part in first.attributes]
+    assert [(key, type(value), value) for key, value in read] == [
+        (key, type(value), value) for key, value in (*shared.items(), *own.items())
+    ]
+
+
+def replaced(text: str) -> str:
+    """Return a text without what UTF-8 cannot write."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: Collector) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
-from stretto.planner.deciding.nodes import first_nodes
+from stretto.planner.deciding.nodes import DrawnApplication, first_nodes
 from stretto.planner.execute import execute
 from stretto.planner.given_machine import given_machine
+from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.plan_files import read_application
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
@@ -66,14 +68,15 @@ def refine() -> Template:
 
 def add_round(build: Builder, draft: Ref) -> Ref:
     longer = build.complete("longer", "{d} and?", {"d": draft}, engine="small", decode={"max_tokens": 9})
+    other = build.complete("other", "{d} or?", {"d": longer}, engine="large", decode={"max_tokens": 8})
     settings = {"body": "until_even", "result": "text", "access": "none"}
-    return build.add("answer", "expand", (Arg("draft", longer),), config=settings)
+    return build.add("answer", "expand", (Arg("draft", other),), config=settings)
 
 
 def until_even(inputs: Mapping[str, object]) -> Graph:
-    """Go on until the draft has a text of an even length."""
+    """Go on until the draft has an even number of words, of four characters each."""
     ports = (("draft", "text"),)
-    if len(str(inputs["draft"])) % 2 == 0:
+    if len(str(inputs["draft"])) // 4 % 2 == 0:
         return Graph("done", ports, (), (), (("answer", Ref("draft")),))
     build = Builder()
     build.reserve("draft")
@@ -144,7 +147,7 @@ def test_planners_take_steps_that_have_calls_in_some_draws_alone(planner: str) -
 
 
 def test_the_length_of_a_drawn_answer_decides_in_a_loop_that_grows() -> None:
-    some = problem(app(growing(), longer=LENGTH, parts=AnswerBelief({"2": 1.0}, "declared")), 20)
+    some = problem(app(growing(), other=LENGTH, parts=AnswerBelief({"2": 1.0}, "declared")), 20)
     assert {"longer", "parts", "each"} <= set(some.names)
     assert [len(one["each"].outputs) for one in some.draws] == [40, 40, 40]
 
@@ -152,9 +155,12 @@ def test_the_length_of_a_drawn_answer_decides_in_a_loop_that_grows() -> None:
 @pytest.mark.parametrize(
     ("answers", "problem_of"),
     [
-        ({}, "the answers of 'longer' decide what step 'answer' becomes"),
-        ({"longer": LENGTH, "judge": yes(0.5)}, "answers are declared of 'judge'; the steps of the app are"),
-        ({"longer": AnswerBelief({"odd": 1.0}, "declared")}, "the loop around step 'longer' has no end"),
+        ({}, "the answers of 'other' decide what step 'answer' becomes"),
+        ({"other": LENGTH, "judge": yes(0.5)}, "answers are declared of 'judge'; the steps of the app are"),
+        (
+            {"other": AnswerBelief({"text": 1.0}, "declared")},
+            "the loop around step '(longer|other)' has no end",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(answers: dict[str, AnswerBelief], problem_of: str) -> None:
@@ -202,8 +208,8 @@ def test_runs_teach_what_their_answers_decide(tmp_path: Path) -> None:
 QUERIES = [RunRequest(AppRequest(f"r{at}", 0, inputs={"question": f"why {at}"}), ()) for at in range(6)]
 
 
-def job(folder: Path, source: DecidingApp) -> PlanJob:
-    nodes = first_nodes(source)
+def job(folder: Path, source: DecidingApp, nodes: DrawnApplication | None = None) -> PlanJob:
+    nodes = nodes or first_nodes(source)
     fake = Replica(FakeLLM, FakeLLMConfig())
     out, failed, journal = (folder / name for name in ("out", "failed", "out.journal"))
     plan = local_plan(nodes, 8)
@@ -239,7 +245,7 @@ TEMPLATES = {"refine": refine, "growing": growing}
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_run_answers_as_the_app_does_query_by_query(template: str, tmp_path: Path) -> None:
-    source = app(TEMPLATES[template](), longer=LENGTH)
+    source = app(TEMPLATES[template](), other=LENGTH)
     outcome = run_job(job(tmp_path, source), lambda num_ended, num_left: None)
     assert outcome == RunOutcome(0, len(QUERIES), 0)
     assert outputs(tmp_path) == asked(template)
@@ -247,13 +253,25 @@ def test_a_run_answers_as_the_app_does_query_by_query(template: str, tmp_path: P
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_run_that_was_killed_asks_nothing_twice(template: str, tmp_path: Path) -> None:
-    run_job(job(tmp_path, app(TEMPLATES[template](), longer=LENGTH)), lambda num_ended, num_left: None)
+    run_job(job(tmp_path, app(TEMPLATES[template](), other=LENGTH)), lambda num_ended, num_left: None)
     whole = (tmp_path / "out.journal").read_bytes().splitlines(keepends=True)
     for num in {1, len(whole) // 3, len(whole) // 2, len(whole) - 1, len(whole)}:
         (tmp_path / "out.journal").write_bytes(b"".join(whole[:num]) + b'["torn')
-        source = app(TEMPLATES[template](), longer=LENGTH)
+        source = app(TEMPLATES[template](), other=LENGTH)
         outcome = run_job(job(tmp_path, source), lambda num_ended, num_left: None)
         assert outcome == RunOutcome(num - 1, len(QUERIES), 0)
         assert outputs(tmp_path) == asked(template)
         lines = (tmp_path / "out.journal").read_bytes().removesuffix(b'["torn').splitlines(keepends=True)
         assert sorted(lines) == sorted(whole)
+
+
+def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_device(tmp_path: Path) -> None:
+    source = app(growing(), other=AnswerBelief({"two text": 1.0}, "declared"))
+    drawn = problem(source, 6).app
+    assert isinstance(drawn, DrawnApplication)
+    assert "other #2" not in [node.name for node in drawn.nodes]
+    plan = Plan("turns", tuple(Stage((PlannedReplica(model, (0,)),)) for model in MODELS.values()))
+    wanted = replace(job(tmp_path, source, drawn), plan=lambda book: plan)
+    run_job(wanted, lambda num_ended, num_left: None)
+    assert (tmp_path / "out.journal").read_text().count('"other"') > len(QUERIES)
+    assert outputs(tmp_path) == asked("growing")

@@ -19,7 +19,10 @@ from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 
 FOLDER = Path(__file__).parents[2] / "examples" / "plans"
-REQUESTS = {"ensemble": "questions", "routing": "routed", "mixed": "mixed"}
+DECIDING = ("refine", "router")
+REQUESTS = {"ensemble": "questions", "routing": "routed", "mixed": "mixed"} | dict.fromkeys(
+    DECIDING, "questions"
+)
 
 
 def requests_for(name: str, folder: Path) -> Path:
@@ -33,14 +36,15 @@ def requests_for(name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "small"))
 def test_an_example_can_be_planned(name: str, tmp_path: Path) -> None:
-    app, requests = read_application(FOLDER / f"{name}.yaml"), read_requests(requests_for(name, tmp_path))
+    app = read_application(FOLDER / f"{name}.yaml")
+    requests = read_requests(requests_for(name, tmp_path), app=app)
     problem = Problem(app, requests, machine_of("8xA100-80G"), load_output_lengths())
     assert {one.model for stage in first_plan(problem).stages for one in stage.replicas} == set(
         problem.models
     )
 
 
-@pytest.mark.parametrize("name", ["map_reduce", "chain_summary", "ensemble", "routing", "small"])
+@pytest.mark.parametrize("name", ["map_reduce", "chain_summary", "ensemble", "routing", "small", *DECIDING])
 def test_an_example_can_be_run(name: str, tmp_path: Path) -> None:
     app = read_application(FOLDER / f"{name}.yaml")
     requests = read_run_requests(requests_for(name, tmp_path), app)
@@ -48,7 +52,8 @@ def test_an_example_can_be_run(name: str, tmp_path: Path) -> None:
     fake = Replica(FakeLLM, FakeLLMConfig())
     job = PlanJob(app, requests, "fake", lambda book: local_plan(app, 8), lambda _: fake, *files)
     assert run_job(job, lambda num_ended, num_left: None) == RunOutcome(0, len(requests), 0)
-    named = {
-        node for line in (tmp_path / "out").open() for node in json.loads(line)["response"]["body"]["answers"]
-    }
-    assert named == {node.name for node in app.nodes}
+    bodies = [json.loads(line)["response"]["body"] for line in (tmp_path / "out").open()]
+    if name in DECIDING:
+        assert all(body["outputs"]["answer"] for body in bodies)
+    else:
+        assert {node for body in bodies for node in body["answers"]} == {node.name for node in app.nodes}

@@ -125,8 +125,7 @@ class StageState:
             worked_s = duration_s - begin_s
             if self.inputs(node):  # as evenly as its inputs come
                 worked_s *= self._left_s(node, plan) / end_s
-            whole_s = self._whole_s(node, plan)  # none, if no draw has calls of it
-            done[node] = min(self.left[node], max(0.0, worked_s / whole_s)) if whole_s else 0.0
+            done[node] = min(self.left[node], max(0.0, worked_s / max(1e-12, self._whole_s(node, plan))))
         return done
 
     def advance(self, stage: Choice) -> float:

@@ -23,6 +23,7 @@ class Book(Protocol):
         num_requests_left: number of requests that have not ended.
         num_to_begin: requests that `ready` has still to reach, by the nodes of their first calls.
         num_resumed: calls that an earlier run has answered.
+        num_growing: requests that may still make calls which count in no node now.
     """
 
     requests: RequestStore
@@ -30,6 +31,7 @@ class Book(Protocol):
     num_requests_left: int
     num_to_begin: dict[str, int]
     num_resumed: int
+    num_growing: int
 
     def model_of(self, call: PlannedCall) -> str: ...
     def left(self) -> list[AppRequest]: ...

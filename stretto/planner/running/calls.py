@@ -43,7 +43,7 @@ class CallBook:
         self.requests = requests
         self._live: dict[int, LiveRequest] = {}  # of requests that have begun
         self._has_ended = bytearray(len(requests))
-        self.num_requests_left, self.num_resumed = len(requests), 0
+        self.num_requests_left, self.num_resumed, self.num_growing = len(requests), 0, 0
         self.num_left = {node.name: 0 for node in app.nodes}
         self.num_to_begin = dict.fromkeys(self.num_left, 0)
         self._first_of: dict[tuple[tuple[str, ...], bool], Sequence[str]] = {}

@@ -29,6 +29,7 @@ from stretto.planner.running.plan_executor import (
 )
 from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
 from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall
+from stretto.planner.running.query_book import QueryBook
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.run_request import PromptMessage
@@ -113,7 +114,7 @@ class _Driver:
         self._runtime = runtime
         self._watch = watch
         self._graphs = CallGraphs()
-        self._executor = PlanExecutor(run.app, run.plan, run.book.num_left)
+        self._executor = PlanExecutor(run.app, run.plan, run.book.num_left, lambda: run.book.num_growing > 0)
         self._queues = {model: CallQueue() for model in run.app.models}
         self._calls: dict[str, dict[PlannedCall, Callable[[], None]]] = {model: {} for model in self._queues}
         self._abandoned: dict[str, StrettoError] = {}
@@ -160,6 +161,10 @@ class _Driver:
                 self._fill_window(model)
             self._fill_window(model)
         self._carry_out(self._executor.advance())  # calls that cannot begin have ended
+        has_lost = self._keeper is not None and self._keeper.has_lost
+        if isinstance(self._book, QueryBook) and not has_lost and not any(self._calls.values()):
+            waiting = [model for model, queue in self._queues.items() if queue]
+            self._carry_out(self._executor.stalled(waiting, self._book.num_ready))
         self._run.on_calls()
 
     def _draw(self, model: str) -> bool:

@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -78,10 +78,19 @@ class PlanExecutor:
     Args:
         num_left: calls of each node that have to be made. The driver changes this mapping as calls end, and
             then calls `advance`.
+        may_grow: whether calls may still come that count in no node now. Replicas that nothing waits for
+            stay until then.
     """
 
-    def __init__(self, app: Application, plan: Plan, num_left: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        app: Application,
+        plan: Plan,
+        num_left: Mapping[str, int],
+        may_grow: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._app = app
+        self._may_grow = may_grow
         self._num_left = num_left
         self._present: dict[PlacedReplica, State] = {}
         self._at_begin: dict[str, int] = {}
@@ -89,6 +98,7 @@ class PlanExecutor:
         self._weight_of: dict[PlacedReplica, float] = {}
         self._abandoned: set[str] = set()
         self._stages = StageSequence(app, plan)
+        self._again = self._stages.again
         self._stage: PresentStage | None = None
         self._planner = plan.planner
 
@@ -115,7 +125,25 @@ class PlanExecutor:
     def switch(self, plan: Plan) -> list[ExecutorAction]:
         """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""
         self._stages = StageSequence(self._app, plan)
+        self._again = self._stages.again
         self._planner = plan.planner
+        return self._begin_next() + self._drain_done() + self._add_free()
+
+    def stalled(self, waiting: Iterable[str], num_ready: Mapping[str, int]) -> list[ExecutorAction]:
+        """Go on where no call is under way, and those that can be made are all of models without a replica.
+
+        Calls that may still come count no more then, but only those that can be made now.
+
+        Args:
+            waiting: models with calls that can be made.
+            num_ready: numbers of such calls by node. The driver changes it as calls come and end.
+        """
+        models = set(waiting) - self._abandoned
+        held = {placed.model for placed in self.staying}
+        if not models or held & models or len(self.running) > len(self.staying):
+            return []
+        self._num_left = num_ready
+        self._stages = StageSequence(self._app, Plan(self._planner, (self._again,)))
         return self._begin_next() + self._drain_done() + self._add_free()
 
     def abandon(self, model: str, reason: str = "") -> list[ExecutorAction]:
@@ -162,14 +190,18 @@ class PlanExecutor:
     def _is_stage_over(self) -> bool:
         models = {placed.model for placed, state in self._present.items() if state != "draining"}
         if all(map(self._has_ended, models)):
-            return True
+            return not self._may_grow() or any(map(self._has_work, self._app.models))
         stage = self._stage
         return stage is not None and stage.ends_at_first and any(map(self._has_ended, stage.roots))
 
     def _begin_next(self) -> list[ExecutorAction]:
         """Begin the next stage: suspend what it does not run, and let the rest wait for its devices."""
         held = self.staying
-        self._stage = self._stages.next([one.replica for one in held], self._is_done)
+        running = [one.replica for one in held]
+        self._stage = self._stages.next(running, self._is_done)
+        if self._stage is None and any(map(self._has_work, self._app.models)):  # calls have come since
+            self._stages = StageSequence(self._app, Plan(self._planner, (self._again,)))
+            self._stage = self._stages.next(running, self._is_done)
         order = self._stage.replicas if self._stage else ()
         actions: list[ExecutorAction] = []
         places: list[PlacedReplica] = []
@@ -197,7 +229,8 @@ class PlanExecutor:
     def _drain_done(self) -> list[ExecutorAction]:
         actions: list[ExecutorAction] = []
         for placed, state in list(self._present.items()):
-            if state == "running" and (not self._has_work(placed.model) or self._must_leave(placed)):
+            has_no_use = not self._has_work(placed.model) and not self._may_grow()
+            if state == "running" and (has_no_use or self._must_leave(placed)):
                 self._present[placed] = "draining"
                 actions.append(DrainReplica(placed, "finish"))
             elif state == "waiting" and self._has_ended(placed.model):

@@ -30,6 +30,9 @@ class PlanKeeper:
     Args:
         planned_s: predicted seconds of the first plan.
         carry_out: carries out actions of the executor.
+
+    Attributes:
+        has_lost: whether a replica was lost for good. From then on only new plans say where replicas run.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class PlanKeeper:
         self._losses = Losses(replanner.machine.num_devices)
         self._unable: dict[str, None] = {}
         self._is_lost = asyncio.Event()
+        self.has_lost = False
         self._added_s: dict[PlacedReplica, float] = {}
         self._clock = asyncio.get_running_loop().time
         self._begin_s = self._clock()
@@ -66,6 +70,7 @@ class PlanKeeper:
         nodes = self._app.models[replica.model]
         has_answered = any(node.name in self._answers.lengths for node in nodes)
         self._losses.lost(replica, has_answered=has_answered)
+        self.has_lost = True
         self._is_lost.set()
 
     async def run(self) -> None:

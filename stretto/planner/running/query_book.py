@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stretto.engines.decoding import changed_settings
 from stretto.model.errors import ConfigError, StrettoError
-from stretto.model.tasks import Decode
 from stretto.model.values import Failure
 from stretto.planner.application import AppRequest
 from stretto.planner.deciding.nodes import DrawnApplication, node_name, place_of
@@ -23,7 +23,6 @@ from stretto.planner.running.planned_calls import CallAnswer, CallEnded, Planned
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, SentLine
 
-_USUAL = Decode()
 _Key = tuple[str, int]
 """A call of a query: its step and its number."""
 
@@ -43,6 +42,7 @@ class _LiveQuery:
     answers: dict[_Key, object] = field(default_factory=dict)
     seen: Counter[_Key] = field(default_factory=Counter)
     counts: frozenset[str] = frozenset()
+    is_growing: bool = True
 
 
 class QueryBook:
@@ -50,7 +50,8 @@ class QueryBook:
 
     Attributes:
         num_left: requests that may still make calls of each node of the plan.
-        num_requests_left, num_to_begin, num_resumed: see `Book`.
+        num_ready: calls of each node that can be made now, or are under way.
+        num_requests_left, num_to_begin, num_resumed, num_growing: see `Book`.
     """
 
     def __init__(self, app: DrawnApplication, requests: RequestStore) -> None:
@@ -63,8 +64,10 @@ class QueryBook:
         self._ready: dict[int, list[PlannedCall]] = {}
         self.num_requests_left = len(requests)
         self.num_resumed = 0
+        self.num_growing = len(requests)
         self.num_left = {node.name: len(requests) for node in app.nodes}
         self.num_to_begin = dict.fromkeys(self.num_left, 0)
+        self.num_ready = dict.fromkeys(self.num_left, 0)
         self._all = frozenset(self.num_left)
         self._first = [node.name for node in app.nodes if not node.inputs]
         self._inner = {node.name: place_of(node.name) for node in app.nodes}
@@ -120,12 +123,7 @@ class QueryBook:
     def decode(self, call: PlannedCall) -> dict[str, Any]:
         """Return the settings of a call's decode."""
         decode = self._live[call.request].calls[call].decode
-        settings = {one.name: getattr(decode, one.name) for one in fields(decode)}
-        return {
-            name: value
-            for name, value in settings.items()
-            if name == "max_tokens" or value != getattr(_USUAL, name)
-        }
+        return {"max_tokens": decode.max_tokens, **changed_settings(decode)}
 
     def answered(self, call: PlannedCall, answer: CallAnswer) -> Progress:
         """Note the answer to a call. It is ignored if the request has ended, or the call was answered."""
@@ -167,6 +165,7 @@ class QueryBook:
         found = live.calls.pop(call, None) if live else None
         if live is None or found is None:
             return Progress()
+        self.num_ready[self._node_of(found)] -= 1
         return self._followed(call.request, live, self._given(live, call, found, result))
 
     def _given(
@@ -198,10 +197,13 @@ class QueryBook:
                 new += self._given(live, call, found, answer)
             else:
                 live.calls[call] = found
+                self.num_ready[self._node_of(found)] += 1
                 ready.append(call)
         self._count(live)
         if not live.query.has_ended:
             return Progress([call for call in ready if call in live.calls])
+        for found in live.calls.values():
+            self.num_ready[self._node_of(found)] -= 1
         del self._live[number]
         self._has_ended[number] = True
         self.num_requests_left -= 1
@@ -218,17 +220,25 @@ class QueryBook:
         for name in counts - live.counts:
             self.num_left[name] += 1
         live.counts = counts
+        names = (node_name(place) for place, _ in live.query.open_steps())
+        is_growing = live.query.may_grow or any(name not in self.num_left for name in names)
+        is_growing = is_growing and not live.query.has_ended
+        self.num_growing += is_growing - live.is_growing
+        live.is_growing = is_growing
+
+    def _node_of(self, call: QueryCall) -> str:
+        """Return the node in which a call counts: of a step that no draw has had, the last of its model."""
+        name = node_name(call.place)
+        return (
+            name if name in self.num_left else self._app.models[self._source.model_of(call.engine)][-1].name
+        )
 
     def _open_nodes(self, live: _LiveQuery) -> Iterator[str]:
-        """Yield the nodes whose calls a query may make. A step that no draw has had counts as the last one of
-        its model, while it has a call that can be made.
-        """
+        """Yield the nodes whose calls a query may make."""
         for place, _ in live.query.open_steps():
             if (name := node_name(place)) in self.num_left:
                 yield name
-        for call in live.calls.values():
-            if node_name(call.place) not in self.num_left:
-                yield self._app.models[self._source.model_of(call.engine)][-1].name
+        yield from map(self._node_of, live.calls.values())
         if live.query.may_grow:
             for name, (step, at) in self._inner.items():
                 if step in self._source.inner_steps and at >= live.query.num_joined(step):
