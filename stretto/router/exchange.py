@@ -44,12 +44,11 @@ class ExchangeDoor(Protocol):
 
     Attributes:
         readers: what reads large bodies beside the event loop.
-        state: the state machine, to which the ends of the last answers may not have been brought.
+        unsettled_state: the state machine, to which the ends of the last answers may not have been brought.
     """
 
     readers: BodyReaders
-
-    state: RouterState
+    unsettled_state: RouterState
 
     @property
     def router_state(self) -> RouterState:
@@ -148,7 +147,7 @@ class RoutedExchange:
 
     def head_came(self) -> None:
         """Note that the head of an answer has come that is kept until it is whole."""
-        self.door.state.head_came(self.ticket)
+        self.door.unsettled_state.head_came(self.ticket)
 
     def answered(self, answer: AnswerParser, read: UsageReader) -> None:
         """Note that the last bytes of an answer are written. The state machine is told when they are sent."""

@@ -54,7 +54,7 @@ class Front:
     Attributes:
         watch: what sees all requests.
         placement: the policy that chooses workers.
-        state: the state machine, to which the ends of the last answers may not have been brought.
+        unsettled_state: the state machine, to which the ends of the last answers may not have been brought.
         later: has something done in the next turn of the event loop, or before `router_state` is asked for
             (`LateWork.add`).
         watch_later: has something done in the next turn of the event loop that changes no decision.
@@ -77,7 +77,7 @@ class Front:
     ) -> None:
         self.config = config
         self.placement = FallbackPlacement(placement_of(config.placement)())
-        self.state = RouterState(config, self.placement, tenant_weights, learned)
+        self.unsettled_state = RouterState(config, self.placement, tenant_weights, learned)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.budget = ByteBudget(config.max_held_bytes)
         self.watch = Watch() if watch is None else watch
@@ -100,7 +100,7 @@ class Front:
     def router_state(self) -> RouterState:
         """The state machine, which knows all that has happened."""
         self.settle()
-        return self.state
+        return self.unsettled_state
 
     def settle(self) -> None:
         """Bring to the state machine, and to what recognises programs, how the last requests have ended."""
@@ -122,7 +122,7 @@ class Front:
                 exchange = self._exchanges.get(getattr(action, "ticket", -1))
                 if exchange is not None:
                     exchange.fail("the router could not go on with the request")
-        due_s = self.state.timers.next_due_s
+        due_s = self.unsettled_state.timers.next_due_s
         if due_s is not None and due_s < self._expiry_s:
             if self._expiry is not None:
                 self._expiry.cancel()
