@@ -93,9 +93,7 @@ class QueryBook:
         return {}
 
     def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Progress]:
-        """Yield the calls of each request that can be made first, or its end if it makes none; it begins as it
-        is reached.
-        """
+        """Yield the calls of each request that can be made first, or its end; it begins as it is reached."""
         numbers = range(len(self.requests)) if numbers is None else numbers
         for name in self._first:
             self.num_to_begin[name] += len(numbers)
