@@ -160,7 +160,7 @@ def main() -> int:
                 flush=True,
             )
         (hits, rate), (hits_2, rate_2) = (
-            asyncio.run(room(o, given.seconds, given.seed)) for o in ([one], two)
+            asyncio.run(room(urls, given.seconds, given.seed)) for urls in ([one], two)
         )
         is_well &= hits_2 >= hits * (1 - _WITHIN) and rate_2 >= rate * (1 - _WITHIN)
         print(f"room, one door: {hits:.3f} of prompts cached, {rate:.0f} tokens/s")

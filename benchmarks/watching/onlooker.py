@@ -1,8 +1,8 @@
 """Everything that looks at a door: `python -m benchmarks.watching.onlooker PORT [looks]`.
 
 A collector takes its spans. With "looks", threads read the events of its live page, as a browser does, and
-its metrics each few seconds, as Prometheus does. It prints the port of the collector,
-and ends with its stdin.
+its metrics each few seconds, as Prometheus does. It prints the port of the collector, and ends with its
+stdin.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Checks against unmodified servers by others: vLLM and llama.cpp."""
+"""Checks against unmodified vLLM servers."""

@@ -36,6 +36,8 @@ def door(*command: str) -> Iterator[str]:
                 break
             except httpx.HTTPError:
                 time.sleep(1)
+        else:
+            raise TimeoutError(f"stretto {' '.join(command)} does not answer at {url}")
         yield url
     finally:
         process.end()

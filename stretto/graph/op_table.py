@@ -55,14 +55,19 @@ def _aggregated(primitive: Primitive, types: Sequence[str]) -> str:
     return types[0] if item_type(types[0]) else list_of(types[0])
 
 
+def begins_with_word(text: str, word: str) -> bool:
+    """Return whether a text begins with a word as a condition asks: in any case, behind blanks and marks."""
+    said, wanted = text.lstrip(" \t\r\n\"'*`").casefold(), word.casefold()
+    return said.startswith(wanted) and not said[len(wanted) : len(wanted) + 1].isalnum()
+
+
 def _condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     value = inputs["value"]
     wanted = settings.get("equals")
     if wanted is None:
         holds = bool(value)
     elif isinstance(value, str):
-        said, word = value.lstrip(" \t\r\n\"'*`").casefold(), str(wanted).casefold()
-        holds = said.startswith(word) and not said[len(word) : len(word) + 1].isalnum()
+        holds = begins_with_word(value, str(wanted))
     else:
         holds = value == wanted
     return {"yes": value if holds else ABSENT, "no": ABSENT if holds else value}

@@ -113,19 +113,19 @@ class RouterDoor:
         arrived, self._arrived = self._arrived, []
         rules = self._rules()
         for exchange, routed in [(one, self._read(one, asked, rules)) for one, asked in arrived]:
-            if routed is None:
-                continue
-            try:
+            if routed is not None:
                 self._look_up(exchange, routed)
-            except Exception:
-                _not_placed(exchange)
 
     def _read(
         self, exchange: RoutedExchange, asked: RequestHead | RoutedRequest, rules: ReadingRules
     ) -> RoutedRequest | None:
-        """Read the body of a request; None if it is refused, or read beside the event loop."""
-        if isinstance(asked, RoutedRequest) or exchange.has_ended:
-            return asked if isinstance(asked, RoutedRequest) else None
+        """Read the body of a request; None if it is refused or read beside the event loop, or its client has
+        left.
+        """
+        if exchange.has_ended:
+            return None
+        if isinstance(asked, RoutedRequest):
+            return asked
         request = exchange.request
         if request.num_body <= LARGE_BYTES:
             try:
@@ -170,15 +170,18 @@ class RouterDoor:
 
     def _look_up(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Place a request; if workers report what they hold, after its prompt has become token ids."""
-        routed = _in_name_of(exchange.request.found, routed)
-        if routed.text and self.front.tokens is not None:
+        try:
+            routed = _in_name_of(exchange.request.found, routed)
+            if not routed.text or self.front.tokens is None:
+                self._begin(exchange, routed)
+                return
 
             def begin(ids: Sequence[int]) -> None:
                 self._begin(exchange, replace(routed, ids=ids) if ids else routed)
 
             self.front.tokens.read(routed.text, begin)
-        else:
-            self._begin(exchange, routed)
+        except Exception:
+            _not_placed(exchange)
 
     def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Bring a request to the state machine; if that fails, the client gets an error."""
@@ -196,8 +199,7 @@ class RouterDoor:
                     partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing)
                 )
         except Exception:
-            _log.exception("a request could not be placed")
-            exchange.fail("the router could not place the request")
+            _not_placed(exchange)
 
     def _model_of(self, routed: RoutedRequest) -> str:
         """Return the model of a request that names an alias."""

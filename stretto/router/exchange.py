@@ -44,12 +44,11 @@ class ExchangeDoor(Protocol):
 
     Attributes:
         readers: what reads large bodies beside the event loop.
-        state: the state machine, to which the ends of the last answers may not have been brought.
+        unsettled_state: the state machine, to which the ends of the last answers may not have been brought.
     """
 
     readers: BodyReaders
-
-    state: RouterState
+    unsettled_state: RouterState
 
     @property
     def router_state(self) -> RouterState:
@@ -148,7 +147,7 @@ class RoutedExchange:
 
     def head_came(self) -> None:
         """Note that the head of an answer has come that is kept until it is whole."""
-        self.door.state.head_came(self.ticket)
+        self.door.unsettled_state.head_came(self.ticket)
 
     def answered(self, answer: AnswerParser, read: UsageReader) -> None:
         """Note that the last bytes of an answer are written. The state machine is told when they are sent."""
@@ -187,11 +186,12 @@ class RoutedExchange:
 
     def fail(self, message: str, status: int = 500) -> None:
         """End everything with an error of the router. Nothing happens if it has ended."""
+        state = self.router_state  # what has ended may send this request: that comes before it is stopped
         if self.has_ended:
             return
         self.attempts.stop()
         self.refuse(status, message, None)
-        self.act(self.router_state.left(self.ticket, monotonic()))
+        self.act(state.left(self.ticket, monotonic()))
 
     def end_second(self) -> None:
         """Abort the second attempt, if there is one."""
@@ -274,6 +274,7 @@ class RoutedExchange:
 
     def client_left(self) -> None:
         """End everything: the attempt is aborted, so that the worker stops too, and the body is forgotten."""
+        state = self.router_state  # see `fail`
         if self.has_ended:
             return
         self.attempts.stop()
@@ -282,7 +283,7 @@ class RoutedExchange:
         self.outgoing.drop()
         self.trace.error = "the client left"
         now_s = monotonic()
-        actions = self.router_state.left(self.ticket, now_s)
+        actions = state.left(self.ticket, now_s)
         self._leave(499, now_s)
         self.door.ended(self)
         self.act(actions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -39,6 +40,8 @@ from stretto.router.worker_link import WorkerLink
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.request_trace import RequestTrace
 
+_log = logging.getLogger(__name__)
+
 
 class Front:
     """The driver of the state machine that decides for a router.
@@ -51,7 +54,7 @@ class Front:
     Attributes:
         watch: what sees all requests.
         placement: the policy that chooses workers.
-        state: the state machine, to which the ends of the last answers may not have been brought.
+        unsettled_state: the state machine, to which the ends of the last answers may not have been brought.
         later: has something done in the next turn of the event loop, or before `router_state` is asked for
             (`LateWork.add`).
         watch_later: has something done in the next turn of the event loop that changes no decision.
@@ -74,7 +77,7 @@ class Front:
     ) -> None:
         self.config = config
         self.placement = FallbackPlacement(placement_of(config.placement)())
-        self.state = RouterState(config, self.placement, tenant_weights, learned)
+        self.unsettled_state = RouterState(config, self.placement, tenant_weights, learned)
         self.links: dict[WorkerId, WorkerLink] = {}
         self.budget = ByteBudget(config.max_held_bytes)
         self.watch = Watch() if watch is None else watch
@@ -97,7 +100,7 @@ class Front:
     def router_state(self) -> RouterState:
         """The state machine, which knows all that has happened."""
         self.settle()
-        return self.state
+        return self.unsettled_state
 
     def settle(self) -> None:
         """Bring to the state machine, and to what recognises programs, how the last requests have ended."""
@@ -110,39 +113,48 @@ class Front:
         self._watching.catch_up()
 
     def act(self, actions: list[RouterAction]) -> None:
-        """Carry out actions of the state machine."""
+        """Carry out actions of the state machine. An error in one ends its request, and nothing else."""
         for action in actions:
-            match action:
-                case Send(ticket, worker):
-                    self._exchanges[ticket].send(action, self.links[worker])
-                case Hedge(ticket, send):
-                    link, forget = self.links[send.worker], self._forget_hedge
-                    attempts = self._exchanges[ticket].attempts
-                    self._hedges[send.ticket] = attempts.hedge(send, link, forget)
-                case TakeHedge(ticket):
-                    self._exchanges[ticket].attempts.take_hedge()
-                case Stop(ticket, reason):
-                    self._at(ticket).give_up(reason)
-                case Withdraw(ticket):
-                    self._exchanges[ticket].attempts.withdraw()
-                case Refuse(ticket, status, message, retry_after_s):
-                    self._at(ticket).refuse(status, message, retry_after_s)
-                case Cut(ticket, reason):
-                    self._at(ticket).cut(reason)
-                case Check(worker, at_s):
-                    self.check(worker, at_s)
-                case WorkerGone(worker):
-                    link = self.links.pop(worker)
-                    link.connections.close()
-                    self.watch.metrics.forget_worker(link.name)
-                    for tell in self.on_worker_gone:
-                        tell(worker)
-        due_s = self.state.timers.next_due_s
+            try:
+                self._carry_out(action)
+            except Exception:
+                _log.exception("an action of the router's state could not be carried out")
+                exchange = self._exchanges.get(getattr(action, "ticket", -1))
+                if exchange is not None:
+                    exchange.fail("the router could not go on with the request")
+        due_s = self.unsettled_state.timers.next_due_s
         if due_s is not None and due_s < self._expiry_s:
             if self._expiry is not None:
                 self._expiry.cancel()
             self._expiry_s = due_s
             self._expiry = self._loop.call_later(max(0.0, due_s - monotonic()), self._expire)
+
+    def _carry_out(self, action: RouterAction) -> None:
+        match action:
+            case Send(ticket, worker):
+                self._exchanges[ticket].send(action, self.links[worker])
+            case Hedge(ticket, send):
+                link, forget = self.links[send.worker], self._forget_hedge
+                attempts = self._exchanges[ticket].attempts
+                self._hedges[send.ticket] = attempts.hedge(send, link, forget)
+            case TakeHedge(ticket):
+                self._exchanges[ticket].attempts.take_hedge()
+            case Stop(ticket, reason):
+                self._at(ticket).give_up(reason)
+            case Withdraw(ticket):
+                self._exchanges[ticket].attempts.withdraw()
+            case Refuse(ticket, status, message, retry_after_s):
+                self._at(ticket).refuse(status, message, retry_after_s)
+            case Cut(ticket, reason):
+                self._at(ticket).cut(reason)
+            case Check(worker, at_s):
+                self.check(worker, at_s)
+            case WorkerGone(worker):
+                link = self.links.pop(worker)
+                link.connections.close()
+                self.watch.metrics.forget_worker(link.name)
+                for tell in self.on_worker_gone:
+                    tell(worker)
 
     def _at(self, ticket: Ticket) -> RoutedExchange | HedgeAttempt:
         """Return the request or the second attempt that has a ticket."""

@@ -211,17 +211,19 @@ def run_router(
     seen = watch or Watch()
 
     async def serve() -> None:
-        async with RunningRouter(config, record, say, watch=seen) as router:
-            spare_collector()
-            num = len(router.front.router_state.view.workers())
-            also = "".join(f", {source.name}" for source in router.sources)
-            say(f"{router.url}  {counted(num, 'worker')}{also}, placement {config.placement}")
-            await serve_until_interrupted(
-                say,
-                lambda: router.front.router_state.view.num_clients,
-                lambda: router.finish(_GRACE_S),
-                _GRACE_S,
-            )
-        await asyncio.to_thread(seen.close)
+        try:
+            async with RunningRouter(config, record, say, watch=seen) as router:
+                spare_collector()
+                num = len(router.front.router_state.view.workers())
+                also = "".join(f", {source.name}" for source in router.sources)
+                say(f"{router.url}  {counted(num, 'worker')}{also}, placement {config.placement}")
+                await serve_until_interrupted(
+                    say,
+                    lambda: router.front.router_state.view.num_clients,
+                    lambda: router.finish(_GRACE_S),
+                    _GRACE_S,
+                )
+        finally:  # an interrupt cancels
+            await asyncio.to_thread(seen.close)
 
     run_until_interrupted(serve(), seen.certificates.reload)

@@ -143,6 +143,7 @@ async def running_service(
     spans = [] if seen.spans is None else [seen.spans]
     of_workers = {} if pool is None else {pool.engine: pool.learned}
     async with (
+        _closing(seen),
         Runtime(
             parts.deployments,
             observers=[places, steps, *spans, *([] if pool is None else [pool])],
@@ -168,7 +169,14 @@ async def running_service(
         ) as service,
     ):
         yield service
-    await asyncio.to_thread(seen.close)
+
+
+@asynccontextmanager
+async def _closing(seen: Watch) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:  # an interrupt cancels
+        await asyncio.to_thread(seen.close)
 
 
 async def _serve(

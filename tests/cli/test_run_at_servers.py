@@ -151,6 +151,37 @@ def test_an_application_is_carried_out_over_servers_of_several_models(
     assert f"the model {OTHER!r}; it must be one of the models of the servers" in missing
 
 
+DECIDING = """
+from stretto import Input, Template
+from stretto.components import Condition, LLMCall
+
+question = Input("question", "text")
+verdict = LLMCall(name="verdict", engine="judge", prompt="{q}?", q=question, json_schema='{"enum": ["no"]}')
+is_good = Condition(name="is_good", value=verdict["text"], equals="yes")["no"]
+schema = '{"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}'
+asked = {"engine": "writer", "prompt": "{q}", "q": question, "when": is_good}
+parts = LLMCall(name="parts", as_list=True, max_items=2, json_schema=schema, **asked)
+each = LLMCall(name="each", engine="judge", prompt="{p}", p=parts["text"], each="p", max_tokens=3)
+outputs = {"verdict": verdict["text"], "parts": parts["text"], "all": each["text"]}
+app = Template("deciding", [verdict, parts, each], outputs)
+"""
+
+
+def test_an_app_whose_answers_decide_is_asked_at_servers_for_lists_and_answers_of_a_schema(
+    stretto: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(DECIDING, "utf-8")
+    (tmp_path / "app.yaml").write_text(f"template: app.py:app\nmodels: {{writer: {MODEL}, judge: {OTHER}}}\n")
+    (tmp_path / "in.jsonl").write_text('{"custom_id": "r", "prompt": "Where is the inn"}', "utf-8")
+    files = (tmp_path / "app.yaml", "--requests", tmp_path / "in.jsonl", "--out", tmp_path / "out")
+    with servers() as urls:
+        ended = stretto("run-plan", *files, *urls)
+    assert ended.code == 0, (ended, (tmp_path / "out.failed").read_text())
+    outputs = results(tmp_path / "out")["r"]["response"]["body"]["outputs"]
+    assert outputs["verdict"] == '"no"'
+    assert 1 <= len(outputs["parts"]) == len(outputs["all"]) <= 2
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -5,13 +5,14 @@ server of this process that reads OpenTelemetry's protocol.
 from __future__ import annotations
 
 import asyncio
-import gzip
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.collector import Collector, collecting
 from support.routing import routing, run
 
 from stretto.operate.watch import Watch
@@ -19,43 +20,24 @@ from stretto.operate.watch import Watch
 pytest.importorskip("opentelemetry.proto", reason="opentelemetry-proto is not installed")
 
 
-class _Collector(HTTPServer):
-    """A collector that keeps the spans that it gets."""
-
-    spans: list[Any]
-    status: int
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Collector
-
-    def do_POST(self) -> None:
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.headers.get("content-encoding") == "gzip":
-            body = gzip.decompress(body)
-        read = ExportTraceServiceRequest.FromString(body)
-        self.server.spans += [
-            span for one in read.resource_spans for scope in one.scope_spans for span in scope.spans
-        ]
-        self.send_response(self.server.status)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
-def collector() -> Iterator[_Collector]:
-    server = _Collector(("127.0.0.1", 0), _Handler)
-    server.spans, server.status = [], 200
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def collector() -> Iterator[Collector]:
+    with collecting() as server:
+        yield server
+
+
+def spans_of(collector: Collector) -> list[Any]:
+    """Return the spans that a collector got."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    read = map(ExportTraceServiceRequest.FromString, collector.bodies)
+    return [
+        span
+        for message in read
+        for one in message.resource_spans
+        for scope in one.scope_spans
+        for span in scope.spans
+    ]
 
 
 def value_of(span: Any, name: str) -> Any:
@@ -66,10 +48,10 @@ def value_of(span: Any, name: str) -> Any:
     return None
 
 
-def test_a_collector_counts_the_same_tokens_and_finds_all_parents(collector: _Collector) -> None:
+def test_a_collector_counts_the_same_tokens_and_finds_all_parents(collector: Collector) -> None:
     from stretto.operate.otel import SpanSender
 
-    watch = Watch(SpanSender(f"http://127.0.0.1:{collector.server_port}"))
+    watch = Watch(SpanSender(collector.url))
 
     async def main() -> None:
         async with routing("503", "well", watch=watch, max_failures=99) as at:
@@ -77,7 +59,7 @@ def test_a_collector_counts_the_same_tokens_and_finds_all_parents(collector: _Co
                 await at.ask(stream=bool(number % 2), prompt=f"{number} " * 100)
             counted = watch.metrics.totals()
             await asyncio.to_thread(watch.close)
-            spans = {one.span_id: one for one in collector.spans}
+            spans = {one.span_id: one for one in spans_of(collector)}
             for name, count in (("input_tokens", 1), ("cache_read.input_tokens", 2), ("output_tokens", 3)):
                 found = sum(value_of(one, f"gen_ai.usage.{name}") or 0 for one in spans.values())
                 assert found == sum(one[count] for one in counted.values()) > 0
@@ -93,7 +75,7 @@ def test_a_collector_counts_the_same_tokens_and_finds_all_parents(collector: _Co
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_collector_that_takes_nothing_costs_no_request(
-    collector: _Collector, is_there: bool, caplog: pytest.LogCaptureFixture
+    collector: Collector, is_there: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     from stretto.operate.otel import SpanSender
 
@@ -112,29 +94,71 @@ def test_a_collector_that_takes_nothing_costs_no_request(
     ]
 
 
-def test_names_that_utf_8_cannot_write_cost_no_other_span(collector: _Collector) -> None:
+def test_names_that_utf_8_cannot_write_cost_no_other_span(collector: Collector) -> None:
     from stretto.operate.otel import SpanSender
     from stretto.operate.span_records import SpanRecord
 
-    sender = SpanSender(f"http://127.0.0.1:{collector.server_port}")
+    sender = SpanSender(collector.url)
     for number, name in enumerate(("well", "\ud800"), 1):
         sender._emit(SpanRecord(name, "internal", 1, number, 0, 0.0, 1.0, {"model": name}))
     sender.close()
-    assert [(one.name, value_of(one, "model")) for one in collector.spans] == [("well", "well"), ("?", "?")]
+    assert [(one.name, value_of(one, "model")) for one in spans_of(collector)] == [
+        ("well", "well"),
+        ("?", "?"),
+    ]
 
 
-def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: _Collector) -> None:
+TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=200)
+NUMBER = st.integers(-(2**63), 2**63 - 1)
+ATTRIBUTES = st.dictionaries(TEXT, TEXT | NUMBER | st.floats(allow_nan=False) | st.booleans(), max_size=4)
+
+
+@given(ATTRIBUTES, ATTRIBUTES, st.text(max_size=200), st.integers(0, 2**64 - 1))
+@settings(max_examples=50)
+def test_the_protocols_package_reads_what_is_written(
+    own: dict[str, Any], shared: dict[str, Any], error: str, parent_id: int
+) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    from stretto.operate.otlp import write_spans
+    from stretto.operate.span_records import SharedAttributes, SpanRecord
+
+    of_many = SharedAttributes(shared)
+    record = SpanRecord("a span", "client", 2**127, 2**63, parent_id, 1.5, 2.0, own, error, of_many)
+    data = write_spans([record, record], epoch_ns=10**18)
+    (one,) = ExportTraceServiceRequest.FromString(data).resource_spans
+    ((first, second),) = (scope.spans for scope in one.scope_spans)
+    assert first == second
+    assert (first.name, first.kind) == ("a span", 3)
+    assert int.from_bytes(first.trace_id, "big") == 2**127
+    assert int.from_bytes(first.span_id, "big") == 2**63
+    assert int.from_bytes(first.parent_span_id, "big") == parent_id
+    assert first.start_time_unix_nano == 10**18 + 1_500_000_000
+    assert first.end_time_unix_nano == 10**18 + 2_000_000_000
+    assert (first.status.code, first.status.message) == (2 if error else 0, replaced(error))
+    read = [(part.key, getattr(part.value, part.value.WhichOneof("value"))) for part in first.attributes]
+    assert [(key, type(value), value) for key, value in read] == [
+        (key, type(value), value) for key, value in (*shared.items(), *own.items())
+    ]
+
+
+def replaced(text: str) -> str:
+    """Return a text without what UTF-8 cannot write."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: Collector) -> None:
     from stretto.operate.otel import SpanSender
     from stretto.operate.span_records import SpanRecord
 
     collector.status = 500
-    sender = SpanSender(f"http://127.0.0.1:{collector.server_port}")
+    sender = SpanSender(collector.url)
     sender._is_closed.set()
     sender._thread.join()
     for number in range(1, 1000):
         sender._emit(SpanRecord("x", "internal", 1, number, 0, 0.0, 1.0, {}))
     sender._send_all()
-    assert len(collector.spans) == 256
+    assert len(spans_of(collector)) == 256
 
 
 def test_the_end_does_not_wait_for_ever_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:

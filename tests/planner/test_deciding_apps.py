@@ -139,6 +139,13 @@ def test_the_bound_is_below_what_a_plan_takes_with_the_same_draws() -> None:
         assert 0 < lower_bound_s(some, drawn) <= done.makespan_s
 
 
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_planners_take_steps_that_have_calls_in_some_draws_alone(planner: str) -> None:
+    some = problem(app(refine(), **{"verdict*": yes(0.6)}), 3, 4)
+    plan = PLANNERS[planner](RunTimes(some))
+    assert {one.model for stage in plan.stages for one in stage.replicas} == set(MODELS.values())
+
+
 def test_the_length_of_a_drawn_answer_decides_in_a_loop_that_grows() -> None:
     some = problem(app(growing(), other=LENGTH, parts=AnswerBelief({"2": 1.0}, "declared")), 20)
     assert {"longer", "parts", "each"} <= set(some.names)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from support.routing import STREAM, WHOLE, routing, run
+from support.routing import STREAM, WHOLE, routing, run, until
 
 from stretto.router import taken_answer
+from stretto.router.attempts import Attempts
+from stretto.router.exchange import RoutedExchange
 from stretto.router.router_state import RouterState
 
 
@@ -77,5 +81,48 @@ def test_a_client_whose_request_was_forgotten_loses_its_connection(monkeypatch: 
             with pytest.raises(httpx.RemoteProtocolError):
                 await at.ask()
             assert (await at.ask()).content == WHOLE
+
+    run(main())
+
+
+def test_a_request_that_cannot_be_sent_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of one answer gives the next request its turn, which cannot be sent; that after it is."""
+
+    async def main() -> None:
+        async with routing("waits", num_slots=1) as at:
+            first = asyncio.ensure_future(at.ask())
+            await until(lambda: bool(at.servers[0].asked))
+            others = [asyncio.ensure_future(at.ask()) for _ in range(3)]
+            await until(lambda: at.router_state.view.num_clients == 4)
+            raise_once(monkeypatch, Attempts, "send")
+            at.servers[0].go_on.set()
+            replies = await asyncio.gather(first, *others)
+            assert sorted(reply.status_code for reply in replies) == [200, 200, 200, 500]
+            at.router_state.check_invariants()
+            assert at.router_state.view.num_clients == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("leave", [RoutedExchange.client_left, lambda one: one.fail("it is ended")])
+def test_a_request_that_gets_its_turn_as_it_ends_is_not_sent(
+    leave: Callable[[RoutedExchange], None],
+) -> None:
+    """The end of the request before it is not yet brought to the state machine."""
+
+    async def main() -> None:
+        async with routing("waits", num_slots=1) as at:
+            asked = [asyncio.ensure_future(at.ask())]
+            await until(lambda: bool(at.servers[0].asked))
+            asked.append(asyncio.ensure_future(at.ask()))
+            await until(lambda: at.router_state.view.num_clients == 2)
+            first, second = at.router.front._exchanges.values()
+            at.router.front.later(first.client_left)
+            leave(second)
+            assert second.attempts.running is None
+            assert at.router_state.view.num_clients == 0
+            for one in asked:
+                one.cancel()
+            at.router_state.check_invariants()
 
     run(main())

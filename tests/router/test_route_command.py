@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="certificates of tests are made by cryptography")
 from support.certificates import Authority
+from support.collector import collecting
 from support.routing import EVENTS, WHOLE, StubServer, run, until
 
 from stretto.cli.route import RouteOptions, route
@@ -37,7 +38,13 @@ async def command(server: StubServer, *more: str) -> AsyncIterator[tuple[Process
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     async def main() -> None:
-        async with command(StubServer(), "--record", str(tmp_path / "log")) as (process, client):
+        with collecting() as collector:
+            options = ("--record", str(tmp_path / "log"), "--otel", collector.url)
+            await serve_and_interrupt(*options)
+        assert b"invoke_workflow" in b"".join(collector.bodies)
+
+    async def serve_and_interrupt(*options: str) -> None:
+        async with command(StubServer(), *options) as (process, client):
             reply = await client.post("/v1/completions", json={"prompt": "Hello"})
             assert reply.content == WHOLE
             process.send_signal(signal.SIGTERM)

@@ -317,7 +317,7 @@ def test_a_request_that_has_waited_before_is_refused_in_its_own_time() -> None:
 
     async def main() -> None:
         front = Front(RouterConfig())
-        front.state.timers = due = Due()  # type: ignore[assignment]
+        front.unsettled_state.timers = due = Due()  # type: ignore[assignment]
         for due_s in (1000.0, 0.01, 2000.0):
             due.next_due_s = monotonic() + due_s
             front.act([])

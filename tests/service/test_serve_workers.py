@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.collector import collecting
 from support.gated_worker import MODEL, PATIENCE_S, GatedWorker
 
 from stretto.cli.served_workers import pool_of, with_pool
@@ -50,7 +51,7 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client
 
 def test_the_command_answers_chats_and_apps_with_workers_of_both_places(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    with GatedWorker() as one, GatedWorker() as other:
+    with GatedWorker() as one, GatedWorker() as other, collecting() as collector:
         one.is_open = other.is_open = True
         file = tmp_path / "engines.toml"
         file.write_text(
@@ -58,7 +59,7 @@ def test_the_command_answers_chats_and_apps_with_workers_of_both_places(tmp_path
             f"[[router.worker]]\nurl = '{other.url}'\napi_key = 'secret'\nheaders = {{ x-own = 'h' }}\n"
         )
         options = ("--engines", str(file), "--worker", one.url, "--app", f"{tmp_path}/app.py:reply")
-        with serving(*options) as (_, http):
+        with serving(*options, "--otel", collector.url) as (_, http):
             assert http.post("/v1/chat/completions", json=CHAT).status_code == 401
             http.headers["authorization"] = "Bearer k"
             for _ in range(4):
@@ -74,6 +75,7 @@ def test_the_command_answers_chats_and_apps_with_workers_of_both_places(tmp_path
         assert all("authorization" not in asked.headers for asked in one.asked)
         assert {asked.headers["authorization"] for asked in other.asked} == {"Bearer secret"}
         assert {asked.headers["x-own"] for asked in other.asked} == {"h"}
+        assert b"invoke_workflow" in b"".join(collector.bodies)  # at the door's end
 
 
 def test_an_interrupt_lets_passing_requests_end() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stretto.engines.decoding import BASIC, changed_settings
@@ -49,20 +50,12 @@ def build_request(
     Raises:
         ConfigError: the JSON schema is not JSON.
     """
-    settings: dict[str, Any] = {
-        _NAMES[name]: value for name, value in changed_settings(decode).items() if name in _NAMES
-    }
-    options = Options(
-        max_tokens=decode.max_tokens,
-        temperature=decode.temperature,
-        seed=decode.seed,
-        stop=decode.stop,
+    options = replace(
+        options_of(decode),
         stream=is_streamed,
         include_usage=is_streamed,
         cache_salt=prompt.tenant,
         priority=priority or 0,
-        form=_form(decode),
-        **settings,
     )
     if api == "completions":
         return CompletionRequest(model=model, prompts=(prompt.content,), options=options)
@@ -77,6 +70,24 @@ def build_request(
         extra["parallel_tool_calls"] = False
     tools = () if offer is None else offer.tools
     return ChatRequest(model=model, messages=prompt.messages, options=options, tools=tools, extra=extra)
+
+
+def options_of(decode: Decode) -> Options:
+    """Return the options that ask a server for an answer by these settings.
+
+    Raises:
+        ConfigError: the JSON schema is not JSON.
+    """
+    changed = changed_settings(decode)
+    settings: dict[str, Any] = {_NAMES[name]: value for name, value in changed.items() if name in _NAMES}
+    return Options(
+        max_tokens=decode.max_tokens,
+        temperature=decode.temperature,
+        seed=decode.seed,
+        stop=decode.stop,
+        form=_form(decode),
+        **settings,
+    )
 
 
 def _form(decode: Decode) -> OutputForm | None:

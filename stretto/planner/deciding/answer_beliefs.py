@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stretto.graph.op_table import begins_with_word
 from stretto.model.tasks import Decode
 
 Origin = Literal["declared", "schema", "assumed"]
@@ -77,10 +78,10 @@ class AnswerBelief:
 
 def _is_like(text: str, word: str) -> bool:
     """Return whether an answer says a word, as a condition of an app understands it."""
-    said, wanted = text.lstrip(" \t\r\n\"'*`").casefold(), word.strip("\"'").casefold()
+    wanted = word.strip("\"'")
     if not wanted or word == OTHER:
         return text == word
-    return said.startswith(wanted) and not said[len(wanted) : len(wanted) + 1].isalnum()
+    return begins_with_word(text, wanted)
 
 
 def of_schema(decode: Decode) -> AnswerBelief | None:

@@ -26,9 +26,13 @@ def result_of(reply: Reply) -> CallAnswer | StrettoError:
         return reply.error
     assert reply.outputs is not None
     usage = reply.usage
-    answer = reply.outputs["answer"]
-    text = json.dumps(answer) if isinstance(answer, list) else str(answer)
+    text = answer_text(reply.outputs["answer"])
     return CallAnswer(text, usage.num_prompt_tokens, usage.num_output_tokens)
+
+
+def answer_text(value: object) -> str:
+    """Return an answer as a journal has it: a text as it is, a list as JSON."""
+    return json.dumps(value) if isinstance(value, list) else str(value)
 
 
 class CallEnds:

@@ -27,12 +27,12 @@ OnPredicted = Callable[[Sequence[float]], None]
 class PlanKeeper:
     """Replaces the plan that an executor carries out.
 
-    Attributes:
-        has_lost: whether a replica was lost for good, so that only it says where others run.
-
     Args:
         planned_s: predicted seconds of the first plan.
         carry_out: carries out actions of the executor.
+
+    Attributes:
+        has_lost: whether a replica was lost for good. From then on only new plans say where replicas run.
     """
 
     def __init__(

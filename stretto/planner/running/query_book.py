@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stretto.engines.decoding import changed_settings
 from stretto.model.errors import ConfigError, StrettoError
-from stretto.model.tasks import Decode
 from stretto.model.values import Failure
 from stretto.planner.application import AppRequest
 from stretto.planner.deciding.nodes import DrawnApplication, node_name, place_of
@@ -23,7 +23,6 @@ from stretto.planner.running.planned_calls import CallAnswer, CallEnded, Planned
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, SentLine
 
-_USUAL = Decode()
 _Key = tuple[str, int]
 """A call of a query: its step and its number."""
 
@@ -124,12 +123,7 @@ class QueryBook:
     def decode(self, call: PlannedCall) -> dict[str, Any]:
         """Return the settings of a call's decode."""
         decode = self._live[call.request].calls[call].decode
-        settings = {one.name: getattr(decode, one.name) for one in fields(decode)}
-        return {
-            name: value
-            for name, value in settings.items()
-            if name == "max_tokens" or value != getattr(_USUAL, name)
-        }
+        return {"max_tokens": decode.max_tokens, **changed_settings(decode)}
 
     def answered(self, call: PlannedCall, answer: CallAnswer) -> Progress:
         """Note the answer to a call. It is ignored if the request has ended, or the call was answered."""

@@ -1,14 +1,14 @@
-"""What servers that speak OpenAI's API get of calls: lines of Batch files as they are, and chats of nodes."""
+"""What servers that speak OpenAI's API get of a line of a Batch file: its body as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from reprlib import repr as short
 from typing import Any
 
 from stretto.model.errors import ConfigError
 from stretto.planner.application import ModelNode
-from stretto.planner.running.run_request import PromptMessage, SentLine
+from stretto.planner.running.run_request import SentLine
 
 CHAT = "/v1/chat/completions"
 _LIMITS = {
@@ -44,14 +44,3 @@ def sent_line(url: str, body: Mapping[str, Any], node: ModelNode, limit: int | N
     names = _LIMITS[url]
     own = {names[0]: limit} if limit is not None and names and not any(map(body.get, names)) else {}
     return SentLine(url, {**body, "model": node.model, **own})
-
-
-def chat_of(model: str, prompt: Sequence[PromptMessage], decode: Mapping[str, Any]) -> SentLine:
-    """Return the chat of a call of a node."""
-    messages: list[dict[str, str]] = []
-    for part in prompt:
-        if part.role is None and messages:
-            messages[-1]["content"] += part.text
-        else:
-            messages.append({"role": part.role or "user", "content": part.text})
-    return SentLine(CHAT, {"model": model, "messages": messages, "temperature": 0, **decode})

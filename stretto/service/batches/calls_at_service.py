@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from stretto.engines.decoding import refuse_others, without_wishes
+from stretto.engines.openai_server.api import UNDERSTOOD, options_of
+from stretto.llm.output.output import DecodeOutput
 from stretto.model.errors import BadReply, EngineFailure, EngineUnavailable, Overloaded, StrettoError
 from stretto.model.foreign import bug_of
+from stretto.model.tasks import Decode
 from stretto.planner.running.book import Book
+from stretto.planner.running.call_ends import answer_text
 from stretto.planner.running.planned_calls import CallAnswer, LineFailed, PlannedCall, WholeAnswer
-from stretto.planner.running.sent_lines import chat_of
+from stretto.planner.running.run_request import PromptMessage, SentLine
+from stretto.planner.running.sent_lines import CHAT
 from stretto.router.workers import Worker
 from stretto.runtime.runtime import Runtime
 from stretto.service.app import ServiceApp
@@ -113,9 +119,11 @@ class CallsAtService:
         self, call: PlannedCall, ended: Callable[[CallAnswer | StrettoError], None]
     ) -> Callable[[], None]:
         """Begin a call."""
-        line = self._book.line(call)
-        sent = line or chat_of(self._book.model_of(call), self._book.prompt(call), self._book.decode(call))
-        body = json.dumps(sent.body).encode()
+        sent, output = self._book.line(call), None
+        if sent is None:
+            prompt, decode = self._book.prompt(call), without_wishes(Decode(**self._book.decode(call)))
+            sent, output = _chat_of(self._book.model_of(call), prompt, decode), DecodeOutput(decode)
+        path, body = sent.path, json.dumps(sent.body).encode()
 
         num_sent = 0
 
@@ -126,8 +134,8 @@ class CallsAtService:
 
         async def make() -> None:
             try:
-                answer = await answer_of(self._app, self._tenant, sent.path, body, "throughput", on_sent)
-                result = _result(answer, line is not None)
+                answer = await answer_of(self._app, self._tenant, path, body, "throughput", on_sent)
+                result = _result(answer, output)
             except Exception as error:
                 result = bug_of(error)
             ended(result)
@@ -146,11 +154,24 @@ async def served_models(app: ServiceApp, tenant: Tenant) -> list[str]:
     return [model["id"] for model in json.loads(answer.body)["data"]]
 
 
-def _result(answer: LineAnswer | LineRefused, is_line: bool) -> CallAnswer | StrettoError:
+def _chat_of(model: str, prompt: Sequence[PromptMessage], decode: Decode) -> SentLine:
+    """Return the chat of a call. Raises ConfigError if servers cannot be asked for such a decode."""
+    refuse_others(decode, UNDERSTOOD, "a server")
+    messages: list[dict[str, str]] = []
+    for part in prompt:
+        if part.role is None and messages:
+            messages[-1]["content"] += part.text
+        else:
+            messages.append({"role": part.role or "user", "content": part.text})
+    return SentLine(CHAT, {"model": model, "messages": messages, **options_of(decode).to_json()})
+
+
+def _result(answer: LineAnswer | LineRefused, output: DecodeOutput | None) -> CallAnswer | StrettoError:
     """Return what came of a call.
 
     Args:
-        is_line: whether a line was handed on, whose result is the answer as it is.
+        output: reads the text of the answer; None for a line that was handed on, whose result is the answer
+            as it is.
     """
     if isinstance(answer, LineRefused):
         return EngineUnavailable(answer.message)
@@ -159,14 +180,24 @@ def _result(answer: LineAnswer | LineRefused, is_line: bool) -> CallAnswer | Str
         message = f"status {answer.status}: {_message_of(answer.body)}"
         if answer.status in BUSY:
             return Overloaded(message, retry_after_s=_BUSY_S)
-        return LineFailed(message, whole) if is_line else EngineFailure(message)
+        return LineFailed(message, whole) if output is None else EngineFailure(message)
     spent = spent_of(answer)
-    if is_line:
+    if output is None:
         return CallAnswer("", spent.num_prompt, spent.num_output, whole)
     text = _text_of(answer.body)
     if text is None:
         return BadReply(f"the answer has no text: {answer.body[:200].decode('utf-8', 'replace')}")
-    return CallAnswer(text, spent.num_prompt, spent.num_output)
+    try:
+        return CallAnswer(_read(text, output), spent.num_prompt, spent.num_output)
+    except BadReply as error:
+        return error
+
+
+def _read(text: str, output: DecodeOutput) -> str:
+    """Return the value that a text is read as; a list as JSON. Raises BadReply if it is none."""
+    output.feed(text)
+    _, value = output.finish()
+    return answer_text(value)
 
 
 class _Message(msgspec.Struct):
