@@ -26,6 +26,7 @@ _NEVER_AGAIN = frozenset({"stretto.request.id", "gen_ai.conversation.id"})
 _MOST_KEPT = 4096
 _MOST_LETTERS = 64
 """Length up to which texts of attributes are kept."""
+_KINDS_KEPT = frozenset((str, int, bool))
 _SHORT = tuple(bytes([number]) for number in range(128))
 
 
@@ -68,6 +69,8 @@ def _attribute(tag: bytes, name: str, value: Attribute) -> bytes:
     kind = type(value)
     if kind is float:
         return _before_double(tag, name) + _DOUBLE(value)
+    if kind not in _KINDS_KEPT:  # of a user's placement policy
+        return _written(tag, name, str(value))
     if name in _NEVER_AGAIN or (kind is str and len(value) > _MOST_LETTERS):  # type: ignore[arg-type]
         return _written(tag, name, value)
     return _kept(tag, name, value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from support.routing import Routing, routing, run, until
 
 from stretto.cluster.placement import Choice
 from stretto.model.tasks import QueryRecord
+from stretto.operate.otlp import write_spans
 from stretto.operate.span_records import SpanRecord
 from stretto.operate.spans import SILENT_S, Spans
 from stretto.operate.watch import Watch
@@ -125,3 +127,9 @@ def test_without_spans_the_header_goes_as_it_came() -> None:
             assert re.fullmatch("00-[0-9a-f]{32}-[0-9a-f]{16}-01", made)
 
     run(main())
+
+
+@pytest.mark.parametrize("reason", [None, ["least", "loaded"], b"least loaded"])
+def test_a_reason_of_a_users_policy_that_is_no_text_costs_no_span(reason: Any) -> None:
+    record = SpanRecord("chat", "client", 1, 2, 0, 0.0, 1.0, {"stretto.reason": reason})
+    assert str(reason).encode() in write_spans([record], 0)
