@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -33,10 +34,14 @@ from stretto.planner.plan_files import read_application
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
+from stretto.planner.running.offline_job import run_beside
+from stretto.planner.running.plan_executor import Abandon, Add, DrainReplica, PlanExecutor
+from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import RunRequest
+from stretto.planner.running.unplanned_run import OfflineJob
 
 QUESTION = Input("question", "text")
 MODELS = {"small": "vicuna-13b-v1.5", "large": "Llama-2-70b-chat-hf"}
@@ -129,6 +134,34 @@ def test_draws_have_no_call_whose_condition_is_false(share: float, least: int, m
             assert asked.get(f"verdict{number + 1}", set()) == (refined if number < ROUNDS else set())
         assert least <= len(asked.get("refined1", ())) <= most
         assert len(asked["draft"]) == len(asked["verdict1"]) == 40
+
+
+def test_answers_of_a_step_that_no_draw_has_may_be_declared() -> None:
+    some = problem(app(refine(), verdict1=yes(1.0), verdict4=yes(0.5)), 2)
+    assert some.names == ["draft", "verdict1"]
+
+
+def test_a_model_that_the_last_plan_lacks_comes_back_where_calls_of_it_wait() -> None:
+    nodes = first_nodes(app(refine()))
+    small, large = (Stage((PlannedReplica(model, (0,)),)) for model in MODELS.values())
+    left = {node.name: int(node.name == "draft") for node in nodes.nodes}
+    executor = PlanExecutor(nodes, Plan("first", (large,)), left, lambda: True)
+    (added,) = (one for one in executor.switch(Plan("second", (small,))) if isinstance(one, Add))
+    assert added.placed.model == MODELS["small"]
+    ready = {node.name: int(node.name == "verdict1") for node in nodes.nodes}
+    assert executor.stalled([MODELS["large"]], ready) == [DrainReplica(added.placed, "finish")]
+    (again,) = executor.gone(added.placed)
+    assert isinstance(again, Add)
+    assert again.placed.model == MODELS["large"]
+
+
+def test_calls_of_a_model_that_no_plan_has_fail() -> None:
+    nodes = first_nodes(app(refine()))
+    ready = dict.fromkeys((node.name for node in nodes.nodes), 0) | {"draft": 1}
+    executor = PlanExecutor(nodes, Plan("none", ()), dict(ready), lambda: True)
+    assert executor.advance() == []
+    (given_up,) = executor.stalled([MODELS["small"]], ready)
+    assert given_up == Abandon(MODELS["small"], "no plan has replicas of it")
 
 
 def test_the_bound_is_below_what_a_plan_takes_with_the_same_draws() -> None:
@@ -263,6 +296,53 @@ def test_a_run_that_was_killed_asks_nothing_twice(template: str, tmp_path: Path)
         assert outputs(tmp_path) == asked(template)
         lines = (tmp_path / "out.journal").read_bytes().removesuffix(b'["torn').splitlines(keepends=True)
         assert sorted(lines) == sorted(whole)
+
+
+@pytest.mark.parametrize("questions", [["why not", "no", "why"], ["no", "none"]])
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_query_that_needs_no_call_is_answered(
+    questions: list[str], tmp_path: Path, *, is_planned: bool
+) -> None:
+    is_asked = Condition(name="is_asked", value=QUESTION, equals="why")
+    call = LLMCall(name="call", engine="small", prompt="{q}", q=QUESTION, when=is_asked["yes"])
+    best = FirstPresent(a=call["text"], b=QUESTION)
+    source = app(Template("asked", [is_asked, call, best], {"answer": best["value"]}))
+    inputs = [AppRequest(question, 0, inputs={"question": question}) for question in questions]
+    wanted = replace(job(tmp_path, source), requests=stored([RunRequest(one, ()) for one in inputs]))
+    if is_planned:
+        outcome = run_job(wanted, lambda num_ended, num_left: None)
+    else:
+        fake = Replica(FakeLLM, FakeLLMConfig())
+        engines = [Deployment(Engine(name, contract="llm"), (fake,)) for name in wanted.app.models]
+        files = wanted.answers, wanted.failures, wanted.journal
+
+        async def beside() -> RunOutcome:
+            async with Runtime(engines) as runtime:
+                return await run_beside(OfflineJob(wanted.app, wanted.requests, *files), runtime)
+
+        outcome = asyncio.run(beside())
+    assert outcome == RunOutcome(0, len(questions), 0)
+    answers = outputs(tmp_path)
+    assert {name for name, one in answers.items() if one == {"answer": name}} == {
+        one for one in questions if not one.startswith("why")
+    }
+
+
+def test_a_run_goes_on_where_nothing_that_is_left_needs_a_call(tmp_path: Path) -> None:
+    is_asked = Condition(name="is_asked", value=QUESTION, equals="why")
+    call = LLMCall(name="call", engine="small", prompt="{q}", q=QUESTION, when=is_asked["yes"])
+    best = FirstPresent(a=call["text"], b=QUESTION)
+    source = app(Template("asked", [is_asked, call, best], {"answer": best["value"]}))
+    inputs = [AppRequest(question, 0, inputs={"question": question}) for question in ("why", "no")]
+    machine = given_machine("4xA100-80G")
+    planned = Replanner(first_nodes(source), machine, load_output_lengths(), PLANNERS["stretto"])
+    wanted = replace(
+        job(tmp_path, source), requests=stored([RunRequest(one, ()) for one in inputs]), plan=planned
+    )
+    for num_resumed in (0, 1):
+        outcome = run_job(wanted, lambda num_ended, num_left: None)
+        assert outcome == RunOutcome(num_resumed, 2, 0)
+        assert set(outputs(tmp_path)) == {"why", "no"}
 
 
 def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_device(tmp_path: Path) -> None:

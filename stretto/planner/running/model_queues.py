@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from stretto.planner.application import Application
 from stretto.planner.running.book import Book
-from stretto.planner.running.planned_calls import PlannedCall
+from stretto.planner.running.planned_calls import PlannedCall, Progress
 
 _MOST_QUEUED = 100_000
 """Calls that are read ahead for all models together; a call takes about a kilobyte."""
@@ -20,12 +20,18 @@ class ModelQueues:
     Each model has an equal part of all places, and requests whose first calls are of other models are read
     apart. So no number of calls of a model that takes none holds up another model.
 
+    Args:
+        follow: called with what the beginning of a request leads to; returns its first calls.
+
     Attributes:
         waiting: the calls that wait, by model; not to be changed.
     """
 
-    def __init__(self, app: Application, book: Book) -> None:
+    def __init__(
+        self, app: Application, book: Book, follow: Callable[[Progress], Sequence[PlannedCall]]
+    ) -> None:
         self._book = book
+        self._follow = follow
         self.waiting: dict[str, deque[PlannedCall]] = {model: deque() for model in app.models}
         self._num_places = max(1, _MOST_QUEUED // max(1, len(self.waiting)))
         numbers: dict[frozenset[str], array[int]] = {}
@@ -55,10 +61,10 @@ class ModelQueues:
         """Read a request with a first call of a model; return whether one was read, or may be."""
         for models, unread in self._unread.items():
             if model in models and all(len(self.waiting[one]) < self._num_places for one in models):
-                calls = next(unread, None)
-                if calls is None:
+                begun = next(unread, None)
+                if begun is None:
                     del self._unread[models]
                 else:
-                    self.add(calls)
+                    self.add(self._follow(begun))
                 return True
         return False

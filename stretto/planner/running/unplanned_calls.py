@@ -88,7 +88,7 @@ class UnplannedCalls:
         self._caller = caller
         self._on_calls = on_calls
         self._now = now
-        self._queues = ModelQueues(app, book)
+        self._queues = ModelQueues(app, book, self._ends.follow)
         self._models = {model: _ModelCalls(waiting, now()) for model, waiting in self._queues.waiting.items()}
         self._running: dict[PlannedCall, Callable[[], None]] = {}
         self._changed = asyncio.Event()
@@ -101,6 +101,9 @@ class UnplannedCalls:
         """Make all calls, and return when all requests have ended. Raises what has failed but calls."""
         while self._book.num_requests_left:
             self._begin_some()
+            if not self._book.num_requests_left:  # the last ones need no calls
+                self._on_calls()
+                return
             self._check_absence()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._next_look_s())
