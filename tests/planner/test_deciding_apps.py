@@ -25,7 +25,7 @@ from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
-from stretto.planner.deciding.nodes import DrawnApplication, first_nodes
+from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, in_short
 from stretto.planner.execute import execute
 from stretto.planner.given_machine import given_machine
 from stretto.planner.plan import Plan, PlannedReplica, Stage
@@ -246,9 +246,16 @@ TEMPLATES = {"refine": refine, "growing": growing}
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_run_answers_as_the_app_does_query_by_query(template: str, tmp_path: Path) -> None:
     source = app(TEMPLATES[template](), other=LENGTH)
-    outcome = run_job(job(tmp_path, source), lambda num_ended, num_left: None)
+    shown: list[tuple[int, int]] = []
+    outcome = run_job(job(tmp_path, source), lambda *counts: shown.append(counts))
     assert outcome == RunOutcome(0, len(QUERIES), 0)
     assert outputs(tmp_path) == asked(template)
+    assert (shown[0], shown[-1]) == ((0, len(QUERIES)), (len(QUERIES), 0))
+    assert {sum(counts) for counts in shown} == {len(QUERIES)}
+
+
+def test_a_plan_names_each_step_once() -> None:
+    assert in_short(["draft", "better", "verdict", "better #2", "better #3"]) == "draft, better ×3, verdict"
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
