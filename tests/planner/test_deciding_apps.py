@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,9 @@ from stretto.planner.plan_files import read_application
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
+from stretto.planner.running.model_queues import ModelQueues
+from stretto.planner.running.planned_calls import PlannedCall, Progress
+from stretto.planner.running.query_book import QueryBook
 from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
@@ -240,7 +243,15 @@ def asked(template: str) -> dict[str, object]:
     return found
 
 
-TEMPLATES = {"refine": refine, "growing": growing}
+def skips() -> Template:
+    """Ask nothing where the question decides that."""
+    known = Condition(name="known", value=QUESTION, equals="why 3")
+    draft = LLMCall(name="draft", engine="small", prompt="{q}", q=QUESTION, when=known["no"], max_tokens=60)
+    best = FirstPresent(draft=draft["text"], question=QUESTION)
+    return Template("skips", [known, draft, best], {"answer": best["value"]})
+
+
+TEMPLATES = {"refine": refine, "growing": growing, "skips": skips}
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -270,6 +281,20 @@ def test_a_run_that_was_killed_asks_nothing_twice(template: str, tmp_path: Path)
         assert outputs(tmp_path) == asked(template)
         lines = (tmp_path / "out.journal").read_bytes().removesuffix(b'["torn').splitlines(keepends=True)
         assert sorted(lines) == sorted(whole)
+
+
+def test_a_query_that_makes_no_call_has_its_answer_without_a_plan_too() -> None:
+    nodes, shown = first_nodes(app(skips())), list[Progress]()
+
+    def begun(progress: Progress) -> Sequence[PlannedCall]:
+        shown.append(progress)
+        return progress.ready
+
+    queues = ModelQueues(nodes, QueryBook(nodes, stored(QUERIES)), begun)
+    while (call := queues.take(MODELS["small"])) is not None:
+        assert call.request != 3
+    assert [one.ended.id for one in shown if one.ended] == ["r3"]
+    assert len(shown) == len(QUERIES)
 
 
 def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_device(tmp_path: Path) -> None:

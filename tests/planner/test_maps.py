@@ -109,7 +109,7 @@ def test_each_call_is_made_once_and_as_soon_as_its_answers_are_there(seed: int) 
     kept = {call for call in all_calls if call.node == "extract" and draw.random() < 0.4}
     assert not list(book.resume((call, CallAnswer("", 1, 1)) for call in kept))
     answered, made = set(kept), set(kept)
-    open_calls = [call for calls in book.ready() for call in calls]
+    open_calls = [call for begun in book.ready() for call in begun.ready]
     assert len(open_calls) == len(set(open_calls) - kept)
     while open_calls:
         made.update(open_calls)

@@ -8,7 +8,7 @@ from functools import partial
 
 from stretto.model.errors import InternalError, StrettoError
 from stretto.planner.running.book import Book
-from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall
+from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall, Progress
 from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
 from stretto.sched.messages import Reply
@@ -54,10 +54,14 @@ class CallEnds:
         """
         if isinstance(result, StrettoError):
             after = self._book.failed(call, result)
-            self._show(after.ended)
-            return after.ready
+            return self.begun(after)
         progress = self._book.answered(call, result)
         self._committer.add(entry_of(call, result, self._book.requests), partial(self._show, progress.ended))
+        return progress.ready
+
+    def begun(self, progress: Progress) -> Sequence[PlannedCall]:
+        """Return the calls that a request can make first; one that makes none has ended."""
+        self._show(progress.ended)
         return progress.ready
 
     def _show(self, ended: CallEnded | None) -> None:

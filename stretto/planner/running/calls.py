@@ -75,7 +75,7 @@ class CallBook:
                         found[name][place, at] = answer.num_output
         return found
 
-    def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Sequence[PlannedCall]]:
+    def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Progress]:
         """Yield the calls of each request, or of some, that can be made first; they count as under way then.
 
         Requests begin as they are reached, because those that wait take little memory.
@@ -179,13 +179,13 @@ class CallBook:
             if not kind.nodes or node.name in kind.nodes:
                 yield node.name, node.num_calls(kind.num_chunks)
 
-    def _reached(self, numbers: Sequence[int]) -> Iterator[Sequence[PlannedCall]]:
+    def _reached(self, numbers: Sequence[int]) -> Iterator[Progress]:
         for number in numbers:
             if not self._has_ended[number]:
                 for name in self.first_nodes(number):
                     self.num_to_begin[name] -= 1
                 live = self._begin(number)
-                yield tuple(live.unstarted(self._able(number, live)))
+                yield Progress(tuple(live.unstarted(self._able(number, live))))
 
     def first_nodes(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""

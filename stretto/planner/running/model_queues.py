@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from stretto.planner.application import Application
 from stretto.planner.running.book import Book
-from stretto.planner.running.planned_calls import PlannedCall
+from stretto.planner.running.planned_calls import PlannedCall, Progress
 
 _MOST_QUEUED = 100_000
 """Calls that are read ahead for all models together; a call takes about a kilobyte."""
@@ -20,12 +20,17 @@ class ModelQueues:
     Each model has an equal part of all places, and requests whose first calls are of other models are read
     apart. So no number of calls of a model that takes none holds up another model.
 
+    Args:
+        begun: takes a request that has been read, and returns the calls that it can make first.
+
     Attributes:
         waiting: the calls that wait, by model; not to be changed.
     """
 
-    def __init__(self, app: Application, book: Book) -> None:
-        self._book = book
+    def __init__(
+        self, app: Application, book: Book, begun: Callable[[Progress], Iterable[PlannedCall]]
+    ) -> None:
+        self._book, self._begun = book, begun
         self.waiting: dict[str, deque[PlannedCall]] = {model: deque() for model in app.models}
         self._num_places = max(1, _MOST_QUEUED // max(1, len(self.waiting)))
         numbers: dict[frozenset[str], array[int]] = {}
@@ -55,10 +60,10 @@ class ModelQueues:
         """Read a request with a first call of a model; return whether one was read, or may be."""
         for models, unread in self._unread.items():
             if model in models and all(len(self.waiting[one]) < self._num_places for one in models):
-                calls = next(unread, None)
-                if calls is None:
+                progress = next(unread, None)
+                if progress is None:
                     del self._unread[models]
                 else:
-                    self.add(calls)
+                    self.add(self._begun(progress))
                 return True
         return False

@@ -92,22 +92,22 @@ class QueryBook:
         """Return nothing: the requests that are left have their answers with them."""
         return {}
 
-    def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Sequence[PlannedCall]]:
-        """Yield the calls of each request that can be made first; it begins as it is reached."""
+    def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Progress]:
+        """Yield the calls of each request that can be made first, or its end; it begins as it is reached."""
         numbers = range(len(self.requests)) if numbers is None else numbers
         for name in self._first:
             self.num_to_begin[name] += len(numbers)
         return self._reached(numbers)
 
-    def _reached(self, numbers: Sequence[int]) -> Iterator[Sequence[PlannedCall]]:
+    def _reached(self, numbers: Sequence[int]) -> Iterator[Progress]:
         for number in numbers:
             for name in self._first:
                 self.num_to_begin[name] -= 1
             if not self._has_ended[number]:
                 if number not in self._live:
-                    yield self._begin(number).ready
+                    yield self._begin(number)
                 else:
-                    yield self._ready.pop(number, [])
+                    yield Progress(self._ready.pop(number, []))
 
     def prompt(self, call: PlannedCall) -> tuple[PromptMessage, ...]:
         """Return the prompt of a call under way."""
