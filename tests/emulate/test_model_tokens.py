@@ -46,7 +46,9 @@ def test_the_client_sends_token_ids_and_knows_what_is_cached(tmp_path: Path) -> 
     async def main(url: str) -> tuple[list[LLMEvent], int]:
         events: list[LLMEvent] = []
         told: list[object] = []
-        config = OpenAIServerConfig(url, kv_events=KVEventsConfig(endpoint, f"{endpoint}-replay"))
+        config = OpenAIServerConfig(
+            url, api="completions", kv_events=KVEventsConfig(endpoint, f"{endpoint}-replay")
+        )
         server = OpenAIServer(config)
         watching = asyncio.create_task(server.watch(told.append))
         async with asyncio.timeout(100):

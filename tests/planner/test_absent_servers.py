@@ -127,7 +127,7 @@ def test_models_share_the_places_of_calls_that_are_read_ahead(
         for at, of in enumerate([("all",)] * 3 + [()] * 9 + [("other",)] * 3)
     ]
     app = Application("two", nodes)
-    queues = ModelQueues(app, CallBook(app, stored(asked)), lambda begun: begun.ready)
+    queues = ModelQueues(app, CallBook(app, stored(asked)), lambda progress: progress.ready)
 
     def taken(model: str) -> list[int]:
         return [call.request for call in iter(lambda: queues.take(model), None)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
-from stretto.planner.deciding.nodes import DrawnApplication, first_nodes
+from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, in_short
 from stretto.planner.execute import execute
 from stretto.planner.given_machine import given_machine
 from stretto.planner.plan import Plan, PlannedReplica, Stage
@@ -34,8 +34,11 @@ from stretto.planner.plan_files import read_application
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
+from stretto.planner.running.model_queues import ModelQueues
 from stretto.planner.running.offline_job import run_beside
 from stretto.planner.running.plan_executor import Abandon, Add, DrainReplica, PlanExecutor
+from stretto.planner.running.planned_calls import PlannedCall, Progress
+from stretto.planner.running.query_book import QueryBook
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.request_store import stored
@@ -273,15 +276,30 @@ def asked(template: str) -> dict[str, object]:
     return found
 
 
-TEMPLATES = {"refine": refine, "growing": growing}
+def skips() -> Template:
+    """Ask nothing where the question decides that."""
+    known = Condition(name="known", value=QUESTION, equals="why 3")
+    draft = LLMCall(name="draft", engine="small", prompt="{q}", q=QUESTION, when=known["no"], max_tokens=60)
+    best = FirstPresent(draft=draft["text"], question=QUESTION)
+    return Template("skips", [known, draft, best], {"answer": best["value"]})
+
+
+TEMPLATES = {"refine": refine, "growing": growing, "skips": skips}
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_run_answers_as_the_app_does_query_by_query(template: str, tmp_path: Path) -> None:
     source = app(TEMPLATES[template](), other=LENGTH)
-    outcome = run_job(job(tmp_path, source), lambda num_ended, num_left: None)
+    shown: list[tuple[int, int]] = []
+    outcome = run_job(job(tmp_path, source), lambda *counts: shown.append(counts))
     assert outcome == RunOutcome(0, len(QUERIES), 0)
     assert outputs(tmp_path) == asked(template)
+    assert (shown[0], shown[-1]) == ((0, len(QUERIES)), (len(QUERIES), 0))
+    assert {sum(counts) for counts in shown} == {len(QUERIES)}
+
+
+def test_a_plan_names_each_step_once() -> None:
+    assert in_short(["draft", "better", "verdict", "better #2", "better #3"]) == "draft, better ×3, verdict"
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -298,51 +316,43 @@ def test_a_run_that_was_killed_asks_nothing_twice(template: str, tmp_path: Path)
         assert sorted(lines) == sorted(whole)
 
 
-@pytest.mark.parametrize("questions", [["why not", "no", "why"], ["no", "none"]])
-@pytest.mark.parametrize("is_planned", [True, False])
-def test_a_query_that_needs_no_call_is_answered(
-    questions: list[str], tmp_path: Path, *, is_planned: bool
-) -> None:
-    is_asked = Condition(name="is_asked", value=QUESTION, equals="why")
-    call = LLMCall(name="call", engine="small", prompt="{q}", q=QUESTION, when=is_asked["yes"])
-    best = FirstPresent(a=call["text"], b=QUESTION)
-    source = app(Template("asked", [is_asked, call, best], {"answer": best["value"]}))
-    inputs = [AppRequest(question, 0, inputs={"question": question}) for question in questions]
-    wanted = replace(job(tmp_path, source), requests=stored([RunRequest(one, ()) for one in inputs]))
-    if is_planned:
-        outcome = run_job(wanted, lambda num_ended, num_left: None)
-    else:
-        fake = Replica(FakeLLM, FakeLLMConfig())
-        engines = [Deployment(Engine(name, contract="llm"), (fake,)) for name in wanted.app.models]
-        files = wanted.answers, wanted.failures, wanted.journal
+def test_a_run_beside_queries_ends_where_no_query_makes_a_call(tmp_path: Path) -> None:
+    wanted = job(tmp_path, app(skips()))
+    engines = [
+        Deployment(Engine(name, contract="llm"), (Replica(FakeLLM, FakeLLMConfig()),))
+        for name in wanted.app.models
+    ]
+    skipped = [replace(QUERIES[at], planned=replace(QUERIES[3].planned, id=f"r{at}")) for at in range(2)]
+    files = wanted.answers, wanted.failures, wanted.journal
 
-        async def beside() -> RunOutcome:
-            async with Runtime(engines) as runtime:
-                return await run_beside(OfflineJob(wanted.app, wanted.requests, *files), runtime)
+    async def beside() -> RunOutcome:
+        async with Runtime(engines) as runtime:
+            return await run_beside(OfflineJob(wanted.app, stored(skipped), *files), runtime)
 
-        outcome = asyncio.run(beside())
-    assert outcome == RunOutcome(0, len(questions), 0)
-    answers = outputs(tmp_path)
-    assert {name for name, one in answers.items() if one == {"answer": name}} == {
-        one for one in questions if not one.startswith("why")
-    }
+    assert asyncio.run(beside()) == RunOutcome(0, 2, 0)
 
 
 def test_a_run_goes_on_where_nothing_that_is_left_needs_a_call(tmp_path: Path) -> None:
-    is_asked = Condition(name="is_asked", value=QUESTION, equals="why")
-    call = LLMCall(name="call", engine="small", prompt="{q}", q=QUESTION, when=is_asked["yes"])
-    best = FirstPresent(a=call["text"], b=QUESTION)
-    source = app(Template("asked", [is_asked, call, best], {"answer": best["value"]}))
-    inputs = [AppRequest(question, 0, inputs={"question": question}) for question in ("why", "no")]
-    machine = given_machine("4xA100-80G")
+    source, machine = app(skips()), given_machine("4xA100-80G")
     planned = Replanner(first_nodes(source), machine, load_output_lengths(), PLANNERS["stretto"])
-    wanted = replace(
-        job(tmp_path, source), requests=stored([RunRequest(one, ()) for one in inputs]), plan=planned
-    )
-    for num_resumed in (0, 1):
-        outcome = run_job(wanted, lambda num_ended, num_left: None)
-        assert outcome == RunOutcome(num_resumed, 2, 0)
-        assert set(outputs(tmp_path)) == {"why", "no"}
+    for num_resumed in (0, len(QUERIES) - 1):
+        outcome = run_job(replace(job(tmp_path, source), plan=planned), lambda num_ended, num_left: None)
+        assert outcome == RunOutcome(num_resumed, len(QUERIES), 0)
+        assert outputs(tmp_path) == asked("skips")
+
+
+def test_a_query_that_makes_no_call_has_its_answer_without_a_plan_too() -> None:
+    nodes, shown = first_nodes(app(skips())), list[Progress]()
+
+    def begun(progress: Progress) -> Sequence[PlannedCall]:
+        shown.append(progress)
+        return progress.ready
+
+    queues = ModelQueues(nodes, QueryBook(nodes, stored(QUERIES)), begun)
+    while (call := queues.take(MODELS["small"])) is not None:
+        assert call.request != 3
+    assert [one.ended.id for one in shown if one.ended] == ["r3"]
+    assert len(shown) == len(QUERIES)
 
 
 def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_device(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -357,7 +356,7 @@ def test_a_node_that_runs_nowhere_is_named_with_its_requests(tmp_path: Path) -> 
 
 def test_a_book_tells_the_answers_to_requests_that_are_left() -> None:
     book = CallBook(PAIR, stored(REQUESTS[:2]))
-    calls = list(chain.from_iterable(begun.ready for begun in book.ready()))
+    calls = [call for begun in book.ready() for call in begun.ready]
     book.answered(calls[2], CallAnswer("one", 1, 8))
     book.answered(calls[0], CallAnswer("one", 1, 9))
     assert book.ended() == {"draft": {(0, 0): 9, (1, 0): 8}, "judge": {}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from typing import Any
 
 import pytest
@@ -202,6 +203,43 @@ def test_shares_are_work_conserving_and_idle_time_gives_no_credit() -> None:
         line.add(call(f"late {number}", "late", 200, tenant="late"), 1.0)
     went = [line.takes(1.0) for _ in range(20)]
     assert went.count("one") >= 5, "the tenant that comes late begins where the other one is"
+
+
+@pytest.mark.parametrize(("num_modest", "least"), [(9, 0.45), (6, 0.31)])
+def test_a_tenant_of_few_clients_gets_its_share_though_all_of_them_are_served_at_times(
+    num_modest: int, least: float
+) -> None:
+    """16 places, each for a second. Six clients can fill 0.375 of them at most, nine could more than half."""
+    line, rng, num_ended = Line(), random.Random(num_modest), {"greedy": 0, "modest": 0}
+    running: list[tuple[float, int, QueueEntry]] = []
+    num_waiting = 0
+
+    def ask(tenant: str, now_s: float) -> None:
+        nonlocal num_waiting
+        line.add(call(f"{tenant} {line.num}", tenant, 1, tenant=tenant), now_s)
+        num_waiting += 1
+
+    def fill(now_s: float) -> None:
+        nonlocal num_waiting
+        while len(running) < 16 and num_waiting:
+            entry = line.take(now_s)
+            assert entry is not None
+            num_waiting -= 1
+            heappush(running, (now_s + rng.uniform(0.8, 1.2), entry.number, entry))
+
+    for tenant in ["greedy"] * 60 + ["modest"] * num_modest:
+        ask(tenant, 0.0)
+    fill(0.0)
+    for _ in range(2400):
+        now_s, _, entry = heappop(running)
+        line.account.ended(entry.request, now_s)
+        line.account.query_ended(entry.request.query)
+        fill(now_s)  # before its client, who has the answer a moment later, asks again
+        ask(entry.request.record.tenant, now_s)
+        num_ended[entry.request.record.tenant] += now_s > 75.0  # then the lead is used up
+        fill(now_s)
+    line.account.check_invariants()
+    assert num_ended["modest"] >= least * sum(num_ended.values())
 
 
 def test_each_tenant_has_its_own_oldest() -> None:

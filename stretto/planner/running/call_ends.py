@@ -53,13 +53,14 @@ class CallEnds:
         Errors are not saved: the next run makes these calls again.
         """
         if isinstance(result, StrettoError):
-            return self.follow(self._book.failed(call, result))
+            after = self._book.failed(call, result)
+            return self.begun(after)
         progress = self._book.answered(call, result)
         self._committer.add(entry_of(call, result, self._book.requests), partial(self._show, progress.ended))
         return progress.ready
 
-    def follow(self, progress: Progress) -> Sequence[PlannedCall]:
-        """Tell of the end of a request, if it has ended; return the calls that can be made now."""
+    def begun(self, progress: Progress) -> Sequence[PlannedCall]:
+        """Return the calls that a request can make first; one that makes none has ended."""
         self._show(progress.ended)
         return progress.ready
 

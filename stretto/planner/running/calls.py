@@ -77,7 +77,6 @@ class CallBook:
 
     def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Progress]:
         """Yield the calls of each request, or of some, that can be made first; they count as under way then.
-        A request that needs none ends as it is reached.
 
         Requests begin as they are reached, because those that wait take little memory.
         """

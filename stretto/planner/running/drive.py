@@ -170,8 +170,8 @@ class _Driver:
     def _draw(self, model: str) -> bool:
         """Queue new calls until a model has enough at hand; return whether there were any."""
         has_drawn = False
-        while self._wants_more(model) and (begun := next(self._new, None)) is not None:
-            for call in self._ends.follow(begun):
+        while self._wants_more(model) and (progress := next(self._new, None)) is not None:
+            for call in self._ends.begun(progress):
                 self._queues[self._book.model_of(call)].append(call)
             has_drawn = True
         return has_drawn

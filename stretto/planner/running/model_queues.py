@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from stretto.planner.application import Application
 from stretto.planner.running.book import Book
@@ -21,17 +21,16 @@ class ModelQueues:
     apart. So no number of calls of a model that takes none holds up another model.
 
     Args:
-        follow: called with what the beginning of a request leads to; returns its first calls.
+        begun: takes a request that has been read, and returns the calls that it can make first.
 
     Attributes:
         waiting: the calls that wait, by model; not to be changed.
     """
 
     def __init__(
-        self, app: Application, book: Book, follow: Callable[[Progress], Sequence[PlannedCall]]
+        self, app: Application, book: Book, begun: Callable[[Progress], Iterable[PlannedCall]]
     ) -> None:
-        self._book = book
-        self._follow = follow
+        self._book, self._begun = book, begun
         self.waiting: dict[str, deque[PlannedCall]] = {model: deque() for model in app.models}
         self._num_places = max(1, _MOST_QUEUED // max(1, len(self.waiting)))
         numbers: dict[frozenset[str], array[int]] = {}
@@ -61,10 +60,10 @@ class ModelQueues:
         """Read a request with a first call of a model; return whether one was read, or may be."""
         for models, unread in self._unread.items():
             if model in models and all(len(self.waiting[one]) < self._num_places for one in models):
-                begun = next(unread, None)
-                if begun is None:
+                progress = next(unread, None)
+                if progress is None:
                     del self._unread[models]
                 else:
-                    self.add(self._follow(begun))
+                    self.add(self._begun(progress))
                 return True
         return False

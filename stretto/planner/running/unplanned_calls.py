@@ -88,7 +88,7 @@ class UnplannedCalls:
         self._caller = caller
         self._on_calls = on_calls
         self._now = now
-        self._queues = ModelQueues(app, book, self._ends.follow)
+        self._queues = ModelQueues(app, book, self._ends.begun)
         self._models = {model: _ModelCalls(waiting, now()) for model, waiting in self._queues.waiting.items()}
         self._running: dict[PlannedCall, Callable[[], None]] = {}
         self._changed = asyncio.Event()

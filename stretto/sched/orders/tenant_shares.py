@@ -1,8 +1,10 @@
 """Which tenants' turn it is at one queue, so that each gets its share of the engine.
 
 Tenants are compared by their virtual time, the service that they got over their weight. One that has had
-nothing waiting begins where the one furthest behind is: idle time gives no credit. A tenant that is ahead of
-that one by more than `LEAD_S` goes only when nothing of the others could.
+nothing waiting begins where the one furthest behind is: idle time gives no credit. But what it was behind
+when the last of its work was taken it still is: a tenant whose few requests all run, again and again, is owed
+its share all the same. A tenant that is ahead of the one furthest behind by more than `LEAD_S` goes only when
+nothing of the others could.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ class TenantShares(Generic[T]):
     def drop(self, tenant: T) -> None:
         """Forget a tenant that has no work here any more."""
         self._touched.pop(tenant.name, None)
-        self._take_out(tenant.name)
+        if self._take_out(tenant.name):
+            self._note_owed(tenant.name)
 
     def in_turn(self, now_s: float) -> Iterator[T]:
         """Yield the tenants with waiting work, best first: those whose turn it is by their keys, then the
@@ -86,6 +89,8 @@ class TenantShares(Generic[T]):
             was_waiting = self._take_out(name)
             key = tenant.best()
             if key is None:
+                if was_waiting:
+                    self._note_owed(name)
                 continue
             if not was_waiting:
                 self._account.tenants.lift(
@@ -108,6 +113,12 @@ class TenantShares(Generic[T]):
             assert key is not None
             self._keys[tenant.name] = key
             self._ready.add((key, tenant.name), tenant)
+
+    def _note_owed(self, name: str) -> None:
+        """Note what a tenant is behind the others, of which nothing waits from now on."""
+        if self._waiting:
+            behind_s = self._waiting.first_key[0] - self._account.tenants.served_s(name)
+            self._account.tenants.note_owed(name, behind_s)
 
     def _is_current(self, tenant: T) -> bool:
         served_s = self._account.tenants.served_s(tenant.name)

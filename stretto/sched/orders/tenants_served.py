@@ -29,6 +29,7 @@ class TenantsServed:
                 )
         self._weights = weights
         self._served: dict[str, float] = {}
+        self._owed_s: dict[str, float] = {}  # of those that have nothing waiting
         self._forgotten_s = 0.0  # virtual time at least of tenants that are not in `_served`
 
     def served_s(self, tenant: str) -> float:
@@ -40,9 +41,19 @@ class TenantsServed:
         return self._weights.get(tenant, 1.0)
 
     def lift(self, tenant: str, floor_s: float) -> None:
-        """Let a tenant that had nothing waiting begin at `floor_s` at least: idle time gives no credit."""
+        """Let a tenant that had nothing waiting begin at `floor_s` at least, less what it was owed before:
+        idle time gives no credit.
+        """
+        floor_s -= self._owed_s.pop(tenant, 0.0)
         if self.served_s(tenant) < floor_s:
             self._served[tenant] = floor_s
+
+    def note_owed(self, tenant: str, behind_s: float) -> None:
+        """Note by how much a tenant is behind the others when the last of its waiting work is taken."""
+        if behind_s > 0:
+            self._owed_s[tenant] = behind_s
+            if len(self._owed_s) > _MAX_TENANTS:
+                del self._owed_s[next(iter(self._owed_s))]
 
     def charge(self, tenant: str, seconds: float) -> float:
         """Add service to that of a tenant; return its virtual time before that."""
@@ -59,3 +70,4 @@ class TenantsServed:
     def check_invariants(self) -> None:
         """Check that the number of tenants keeps within its limit. For tests."""
         assert len(self._served) <= _MAX_TENANTS
+        assert len(self._owed_s) <= _MAX_TENANTS
