@@ -61,6 +61,20 @@ def sentence(answer: Answer) -> str:
     return f"no fleet of up to {MOST_SERVERS} servers serves {wanted} within {within}: {nearest}{least}"
 
 
+def tried(study: Study) -> Iterator[str]:
+    """Yield a line for each fleet: the largest load within the objectives so far, and the least beyond."""
+    for fleet in dict.fromkeys(fleet for fleet, _, _ in study.outcomes):
+        runs = [(load, one) for (other, load, _), one in study.outcomes.items() if other == fleet]
+        met = [load for load, one in runs if not one.missed(study.objectives)]
+        missed = [load for load, one in runs if one.missed(study.objectives)]
+        parts = (
+            [f"at {shown_load(max(met, key=lambda load: load.amount))} within the objectives"] if met else []
+        )
+        if missed:
+            parts.append(f"at {shown_load(min(missed, key=lambda load: load.amount))} beyond them")
+        yield f"{fleet.name}, so far: {', '.join(parts)}"
+
+
 def so_far(answer: Answer) -> str:
     """Return how far the search has come, in a few words."""
     if answer.best is not None or not answer.fleets.best:
