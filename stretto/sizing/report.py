@@ -46,7 +46,7 @@ def sentence(answer: Answer) -> str:
     if answer.wanted is None or answer.best is not None:
         served = answer.best or max(usable, key=_worth, default=None)
         return (
-            "nothing is known yet"
+            "no capacity is known yet"
             if served is None
             else f"{_serves(served)} within {within}{_breaks(served)}"
         )

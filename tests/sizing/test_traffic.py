@@ -225,7 +225,7 @@ def test_the_answer_so_far_is_there_at_any_time(traffic: Traffic) -> None:
     first = next(found)
     assert len(first.alone[0].capacity.levels) == 1
     assert "1 × A100-80G serves" in sentence(first)
-    assert sentence(Answer(study.objectives)) == "nothing is known yet"
+    assert sentence(Answer(study.objectives)) == "no capacity is known yet"
 
 
 def test_a_search_that_ends_early_tells_what_it_has_tried(traffic: Traffic) -> None:
