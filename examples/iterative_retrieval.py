@@ -63,8 +63,8 @@ class IterativeRetrieval(Component):
 
 
 retrieving = IterativeRetrieval(question=Input("question", "text"))
-app = Template("iterative_retrieval", retrieving, outputs={"answer": retrieving["answer"]})
 vocabulary = DEFAULT.with_expansion("next_round", next_round)
+app = Template("iterative_retrieval", retrieving, {"answer": retrieving["answer"]}, vocabulary)
 
 
 async def main(asked: str, documents: list[Document]) -> None:

@@ -59,8 +59,8 @@ class SelfRefine(Component):
 
 
 refining = SelfRefine(question=Input("question", "text"), texts=Input("texts", "list[text]"))
-app = Template("self_refine", refining, outputs={"answer": refining["answer"]})
 vocabulary = DEFAULT.with_expansion("after_verdict", after_verdict)
+app = Template("self_refine", refining, {"answer": refining["answer"]}, vocabulary)
 
 
 async def main(asked: str, texts: list[str]) -> None:

@@ -147,7 +147,10 @@ class PlanCache:
         """
         expansions = self.vocabulary.expansions
         if body not in expansions:
-            raise ConfigError(f"there is no expansion {body!r}; there are {', '.join(expansions) or 'none'}")
+            raise ConfigError(
+                f"there is no expansion {body!r}; there are {', '.join(expansions) or 'none'}. "
+                "An app's own comes with its vocabulary: DEFAULT.with_expansion(name, function)"
+            )
         graph = expansions[body](inputs)
         if len(graph.outputs) not in (1, 2):
             raise ConfigError(f"expansion {body!r} made a graph with {len(graph.outputs)} outputs")

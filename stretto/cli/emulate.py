@@ -174,7 +174,10 @@ def emulate(context: typer.Context, given: EmulateOptions) -> None:
     with imports_of("emulate", "emulated servers"):
         from stretto.emulate.processes import run_processes
         from stretto.emulate.serve import run_servers
-    say(f"predicted: {load.whole:.1f} cores at full load without streams; {load.num_streams} streams at once")
+    say(
+        f"predicted for this machine: {load.whole:.2f} cores at full load if no answer is streamed; "
+        f"at most {load.num_streams} streams at once"
+    )
     if given.processes:
         run_processes(planned, answer_tokens, say)
     else:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stretto.costs.length_belief import likely_interval
+from stretto.planner.deciding.nodes import DrawnApplication, in_short
 from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.gantt import gantt, letters
 from stretto.planner.plan import Plan
@@ -123,6 +124,7 @@ def _table(problem: Problem, done: Execution) -> Table:
         table.add_column(heading, overflow="fold")
     for heading in ("share", "start, s", "loaded, s", "end, s"):
         table.add_column(heading, justify="right")
+    named = in_short if isinstance(problem.app, DrawnApplication) else ", ".join
     totals: dict[str, float] = {}
     for span in done.spans:
         totals[span.replica.model] = totals.get(span.replica.model, 0.0) + span.busy_s * span.replica.tp
@@ -132,7 +134,7 @@ def _table(problem: Problem, done: Execution) -> Table:
         table.add_row(
             names[model],
             problem.sizes[model].name + "*" * is_estimated(problem, span),
-            ", ".join(problem.nodes_of(model)),
+            named(problem.nodes_of(model)),
             ",".join(map(str, span.replica.devices)),
             f"{share:.0%}",
             *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),

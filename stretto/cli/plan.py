@@ -136,6 +136,8 @@ def _problem(given: PlanOptions) -> tuple[Problem, CountedBy]:
             preempts=not given.no_preemption,
             weights=place,
         )
+        if not problem.names:
+            raise ConfigError("there is nothing to plan: no request makes a call in any draw")
         return problem, tokens.by
     except CapacityError as error:
         raise ConfigError(f"{given.requests}: {error.message}") from error

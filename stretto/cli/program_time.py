@@ -34,6 +34,7 @@ def print_program_time(program: str | None, url: str | None, key_env: str | None
     if as_json:
         print(json.dumps(found))
     elif program is None:
+        print(f"{'program':32} {'wall time':>12}")
         for one in found:
             print(
                 shown(f"{one['program']:32} {one['wall_s']:10.3f} s  requests: {one['requests']}", sys.stdout)

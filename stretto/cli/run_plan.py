@@ -31,6 +31,7 @@ def run_plan(given: RunPlanOptions) -> None:
     from rich.markup import escape
 
     from stretto.cli.progress import bar
+    from stretto.planner.deciding.nodes import DrawnApplication
     from stretto.planner.plan_files import read_application
     from stretto.planner.running.batch_lines import read_batch_application
     from stretto.planner.running.forecast import Forecast
@@ -44,8 +45,9 @@ def run_plan(given: RunPlanOptions) -> None:
     errors = Console(stderr=True, emoji=False)
     say = partial(errors.print, highlight=False, soft_wrap=True, markup=False)
     with bar(errors) as progress:
-        forecast = Forecast(time.monotonic)
-        calls = progress.add_task("calls", total=None)
+        counted = "requests" if isinstance(application, DrawnApplication) else "calls"
+        forecast = Forecast(time.monotonic, counted)
+        calls = progress.add_task(counted, total=None)
 
         def show(num_ended: int, num_left: int, losses: str = "") -> None:
             text, total = forecast.text(num_ended, num_left), num_ended + num_left

@@ -16,7 +16,7 @@ from stretto.engines.processor import num_cores
 from stretto.sizing.answer import Answer, Served, answers
 from stretto.sizing.load import Load
 from stretto.sizing.processes import in_processes
-from stretto.sizing.report import UNITS, broken_text, change_text, notes, sentence, so_far, spread
+from stretto.sizing.report import UNITS, broken_text, change_text, notes, sentence, so_far, spread, tried
 from stretto.sizing.servers import Server
 from stretto.sizing.study import Study, shown_amount, shown_load
 
@@ -58,6 +58,9 @@ def print_answer(study: Study, answer: Answer, servers: Sequence[Server]) -> Non
     """Print the answer for people: one sentence, the tables, and what it rests on."""
     console = Console(emoji=False)
     console.print(sentence(answer), markup=False, highlight=False, soft_wrap=True)
+    if not answer.alone:
+        for line in tried(study):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     if answer.alone:
         console.print()
         console.print(_servers_table(study, answer))

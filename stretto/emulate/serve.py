@@ -168,7 +168,7 @@ def run_servers(
     async def serve() -> None:
         async with EmulatedServers(fleet, answer_tokens, died, process_age_s()) as servers:
             for url, planned in zip(servers.urls, fleet.servers, strict=True):
-                say(f"{url}  {planned.text}, answers in {planned.loading_s / fleet.speed:.0f} s")
+                say(f"{url}  {planned.text}, ready in {planned.loading_s / fleet.speed:.0f} s")
             await servers.ready()
             freeze_heap()
             say("all servers answer")

@@ -83,7 +83,10 @@ class AdminPages:
                 name = "".join(parse_qs(query).get("program", [""]))
                 found = self._watch.programs.find(name)
                 if not found:
-                    message = f"there is no program {name!r:.100} among the last ones; {PROGRAMS} lists them"
+                    message = (
+                        f"there is no program {name!r:.100} among the last ones; {PROGRAMS} lists "
+                        "them, as does `stretto explain --url`"
+                    )
                     return 404, _JSON, json.dumps({"error": {"message": message, "code": 404}}).encode()
                 return _json([explanation_json(one, now_s) for one in found])
         return None

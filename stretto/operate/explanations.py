@@ -20,6 +20,7 @@ LABELS: Mapping[str, str] = {
     "network": "client did not read",
 }
 """What each part is called where people read it."""
+_NOT_KNOWN = "not known, as no streamed answer has shown yet how long prefills take"
 assert tuple(LABELS) == NAMES
 
 
@@ -86,7 +87,8 @@ def explanation_text(explained: Mapping[str, Any]) -> str:
     ]
     for name, seconds in sorted(explained["path"].items(), key=lambda part: -part[1]):
         lines.append(f"  {labels.get(name, name):28} {seconds:10.3f} s  {seconds / max(wall_s, 1e-9):5.0%}")
-    lines.append(f"prefill saved by caches, in all its requests: {explained['saved_s']:.3f} s")
+    saved = f"{explained['saved_s']:.3f} s" if explained["saved_s"] or not num_cached else _NOT_KNOWN
+    lines.append(f"prefill saved by caches, in all its requests: {saved}")
     critical = [one for one in explained["last_requests"] if one["critical"]]
     if critical:
         lines += ["", "its last requests on that path:"]

@@ -46,7 +46,7 @@ def sentence(answer: Answer) -> str:
     if answer.wanted is None or answer.best is not None:
         served = answer.best or max(usable, key=_worth, default=None)
         return (
-            "nothing is known yet"
+            "no capacity is known yet"
             if served is None
             else f"{_serves(served)} within {within}{_breaks(served)}"
         )
@@ -59,6 +59,20 @@ def sentence(answer: Answer) -> str:
     least = "; ".join(f"{one.fleet.name} serves {interval(one.capacity)}" for one in usable)
     nearest = "" if fleets.nearest is None else f"{_missed_by(fleets.nearest)}; "
     return f"no fleet of up to {MOST_SERVERS} servers serves {wanted} within {within}: {nearest}{least}"
+
+
+def tried(study: Study) -> Iterator[str]:
+    """Yield a line for each fleet: the largest load within the objectives so far, and the least beyond."""
+    for fleet in dict.fromkeys(fleet for fleet, _, _ in study.outcomes):
+        runs = [(load, one) for (other, load, _), one in study.outcomes.items() if other == fleet]
+        met = [load for load, one in runs if not one.missed(study.objectives)]
+        missed = [load for load, one in runs if one.missed(study.objectives)]
+        parts = (
+            [f"at {shown_load(max(met, key=lambda load: load.amount))} within the objectives"] if met else []
+        )
+        if missed:
+            parts.append(f"at {shown_load(min(missed, key=lambda load: load.amount))} beyond them")
+        yield f"{fleet.name}, so far: {', '.join(parts)}"
 
 
 def so_far(answer: Answer) -> str:

@@ -136,6 +136,29 @@ def test_a_bad_line_is_refused_with_its_number(stretto: CommandLine, files: tupl
     assert "line 31: custom_id '0' was used in line 1" in ended.err
 
 
+SKIPS = """
+from stretto import Input, Template
+from stretto.components import Condition, FirstPresent, LLMCall
+
+question = Input("question", "text")
+is_asked = Condition(name="is_asked", value=question, equals="why")
+call = LLMCall(name="call", engine="mpt-7b-chat", prompt="{q}", q=question, when=is_asked["yes"])
+best = FirstPresent(a=call["text"], b=question)
+app = Template("skips", [is_asked, call, best], {"answer": best["value"]})
+"""
+
+
+def test_requests_of_which_none_makes_a_call_are_no_plan(stretto: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "skips.py").write_text(SKIPS, "utf-8")
+    (tmp_path / "in.jsonl").write_text('{"custom_id": "a", "prompt": "no"}', "utf-8")
+    refused = stretto.refuses("plan", f"{tmp_path / 'skips.py'}:app", "--requests", tmp_path / "in.jsonl")
+    assert "no request makes a call in any draw" in refused
+    options = ["--machine", "4xA100-80G", "--serve", "emulated", "--out", tmp_path / "out"]
+    ended = stretto("run-plan", f"{tmp_path / 'skips.py'}:app", "--requests", tmp_path / "in.jsonl", *options)
+    assert ended.code == 0, ended
+    assert '"answer": "no"' in (tmp_path / "out").read_text("utf-8")
+
+
 def test_a_prompt_beyond_the_context_is_refused_as_invalid_input(
     stretto: CommandLine, files: tuple[Path, Path]
 ) -> None:

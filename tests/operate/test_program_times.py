@@ -62,6 +62,20 @@ def test_each_second_of_a_chat_with_tools_has_its_place() -> None:
     assert "tool or client" in text
     assert "50% from caches" in text
     assert "requests: 2, open: 0, failed: 0" in text
+    assert "prefill saved by caches, in all its requests: 2.000 s" in text
+
+
+def test_what_caches_saved_is_not_known_of_answers_that_come_whole() -> None:
+    times = ProgramTimes()
+    trace = arrive(times, "p", 0.0)
+    send(trace, 0.0)
+    trace.prompt_tokens, trace.cached_tokens, trace.output_tokens = 1000, 500, 21
+    end(times, trace, 2.0)
+    (program,) = times.find("p")
+    assert program.path.to_json() == {"decode": 2.0}
+    assert "prefill saved by caches, in all its requests: not known" in explanation_text(
+        explanation_json(program, 3.0)
+    )
 
 
 def test_only_the_longest_of_parallel_requests_is_on_the_path() -> None:

@@ -12,6 +12,7 @@ import pytest
 from stretto.model.errors import EngineUnavailable, Overloaded, StrettoError
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
+from stretto.planner.running.book import Book
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.model_queues import ModelQueues
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
@@ -85,7 +86,7 @@ class Servers:
         return self.now_s
 
     def run(self, wanted: OfflineJob) -> RunOutcome:
-        def caller_of(book: CallBook) -> Servers:
+        def caller_of(book: Book) -> Servers:
             return self
 
         return asyncio.run(answer_all(wanted, "servers", caller_of, now=self.now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
-from stretto.planner.deciding.nodes import DrawnApplication, first_nodes
+from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, in_short
 from stretto.planner.execute import execute
 from stretto.planner.given_machine import given_machine
 from stretto.planner.plan import Plan, PlannedReplica, Stage
@@ -34,12 +35,16 @@ from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
 from stretto.planner.running.model_queues import ModelQueues
+from stretto.planner.running.offline_job import run_beside
+from stretto.planner.running.plan_executor import Abandon, Add, DrainReplica, PlanExecutor
 from stretto.planner.running.planned_calls import PlannedCall, Progress
 from stretto.planner.running.query_book import QueryBook
+from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import RunRequest
+from stretto.planner.running.unplanned_run import OfflineJob
 
 QUESTION = Input("question", "text")
 MODELS = {"small": "vicuna-13b-v1.5", "large": "Llama-2-70b-chat-hf"}
@@ -132,6 +137,34 @@ def test_draws_have_no_call_whose_condition_is_false(share: float, least: int, m
             assert asked.get(f"verdict{number + 1}", set()) == (refined if number < ROUNDS else set())
         assert least <= len(asked.get("refined1", ())) <= most
         assert len(asked["draft"]) == len(asked["verdict1"]) == 40
+
+
+def test_answers_of_a_step_that_no_draw_has_may_be_declared() -> None:
+    some = problem(app(refine(), verdict1=yes(1.0), verdict4=yes(0.5)), 2)
+    assert some.names == ["draft", "verdict1"]
+
+
+def test_a_model_that_the_last_plan_lacks_comes_back_where_calls_of_it_wait() -> None:
+    nodes = first_nodes(app(refine()))
+    small, large = (Stage((PlannedReplica(model, (0,)),)) for model in MODELS.values())
+    left = {node.name: int(node.name == "draft") for node in nodes.nodes}
+    executor = PlanExecutor(nodes, Plan("first", (large,)), left, lambda: True)
+    (added,) = (one for one in executor.switch(Plan("second", (small,))) if isinstance(one, Add))
+    assert added.placed.model == MODELS["small"]
+    ready = {node.name: int(node.name == "verdict1") for node in nodes.nodes}
+    assert executor.stalled([MODELS["large"]], ready) == [DrainReplica(added.placed, "finish")]
+    (again,) = executor.gone(added.placed)
+    assert isinstance(again, Add)
+    assert again.placed.model == MODELS["large"]
+
+
+def test_calls_of_a_model_that_no_plan_has_fail() -> None:
+    nodes = first_nodes(app(refine()))
+    ready = dict.fromkeys((node.name for node in nodes.nodes), 0) | {"draft": 1}
+    executor = PlanExecutor(nodes, Plan("none", ()), dict(ready), lambda: True)
+    assert executor.advance() == []
+    (given_up,) = executor.stalled([MODELS["small"]], ready)
+    assert given_up == Abandon(MODELS["small"], "no plan has replicas of it")
 
 
 def test_the_bound_is_below_what_a_plan_takes_with_the_same_draws() -> None:
@@ -257,9 +290,16 @@ TEMPLATES = {"refine": refine, "growing": growing, "skips": skips}
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_run_answers_as_the_app_does_query_by_query(template: str, tmp_path: Path) -> None:
     source = app(TEMPLATES[template](), other=LENGTH)
-    outcome = run_job(job(tmp_path, source), lambda num_ended, num_left: None)
+    shown: list[tuple[int, int]] = []
+    outcome = run_job(job(tmp_path, source), lambda *counts: shown.append(counts))
     assert outcome == RunOutcome(0, len(QUERIES), 0)
     assert outputs(tmp_path) == asked(template)
+    assert (shown[0], shown[-1]) == ((0, len(QUERIES)), (len(QUERIES), 0))
+    assert {sum(counts) for counts in shown} == {len(QUERIES)}
+
+
+def test_a_plan_names_each_step_once() -> None:
+    assert in_short(["draft", "better", "verdict", "better #2", "better #3"]) == "draft, better ×3, verdict"
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -274,6 +314,31 @@ def test_a_run_that_was_killed_asks_nothing_twice(template: str, tmp_path: Path)
         assert outputs(tmp_path) == asked(template)
         lines = (tmp_path / "out.journal").read_bytes().removesuffix(b'["torn').splitlines(keepends=True)
         assert sorted(lines) == sorted(whole)
+
+
+def test_a_run_beside_queries_ends_where_no_query_makes_a_call(tmp_path: Path) -> None:
+    wanted = job(tmp_path, app(skips()))
+    engines = [
+        Deployment(Engine(name, contract="llm"), (Replica(FakeLLM, FakeLLMConfig()),))
+        for name in wanted.app.models
+    ]
+    skipped = [replace(QUERIES[at], planned=replace(QUERIES[3].planned, id=f"r{at}")) for at in range(2)]
+    files = wanted.answers, wanted.failures, wanted.journal
+
+    async def beside() -> RunOutcome:
+        async with Runtime(engines) as runtime:
+            return await run_beside(OfflineJob(wanted.app, stored(skipped), *files), runtime)
+
+    assert asyncio.run(beside()) == RunOutcome(0, 2, 0)
+
+
+def test_a_run_goes_on_where_nothing_that_is_left_needs_a_call(tmp_path: Path) -> None:
+    source, machine = app(skips()), given_machine("4xA100-80G")
+    planned = Replanner(first_nodes(source), machine, load_output_lengths(), PLANNERS["stretto"])
+    for num_resumed in (0, len(QUERIES) - 1):
+        outcome = run_job(replace(job(tmp_path, source), plan=planned), lambda num_ended, num_left: None)
+        assert outcome == RunOutcome(num_resumed, len(QUERIES), 0)
+        assert outputs(tmp_path) == asked("skips")
 
 
 def test_a_query_that_makes_no_call_has_its_answer_without_a_plan_too() -> None:

@@ -21,11 +21,11 @@ from stretto.sizing.capacity import crossing
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.page import answer_page
-from stretto.sizing.report import as_data, check_possible, sentence
+from stretto.sizing.report import as_data, check_possible, sentence, tried
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
 from stretto.sizing.traffic import Traffic, traffic_of
-from stretto.sizing.trial import Fleet, run
+from stretto.sizing.trial import Fleet, Outcome, run
 from stretto.sizing.variants import variants_of
 from stretto.trace.agents.requests import AgentRequest, SizedPrompt
 from stretto.trace.lines import TraceError
@@ -225,7 +225,16 @@ def test_the_answer_so_far_is_there_at_any_time(traffic: Traffic) -> None:
     first = next(found)
     assert len(first.alone[0].capacity.levels) == 1
     assert "1 × A100-80G serves" in sentence(first)
-    assert sentence(Answer(study.objectives)) == "nothing is known yet"
+    assert sentence(Answer(study.objectives)) == "no capacity is known yet"
+
+
+def test_a_search_that_ends_early_tells_what_it_has_tried(traffic: Traffic) -> None:
+    study = Study(traffic, parse_objectives("p95 first_token 2s"), "per_s", draws=1, num_samples=40)
+    fleet = Fleet(((SERVER, 1),))
+    for amount, value_s in ((20.0, 0.5), (40.0, 1.5), (50.0, 2.5), (80.0, 9.0)):
+        study.outcomes[fleet, Load("per_s", amount), 0] = Outcome((value_s,), False, 0.5, 40)
+    (line,) = tried(study)
+    assert line == "1 × A100-80G, so far: at 40 a second within the objectives, at 50 a second beyond them"
 
 
 def test_the_example_is_of_sessions() -> None:

@@ -103,7 +103,9 @@ async def find_model(http: Http, wanted: str | None, *, others_serve: bool = Fal
     try:
         chosen = choose_model(models, wanted)
     except ConfigError as error:
-        raise ConfigError(f"{error.message} (option --model, or `model` in a file with engines)") from error
+        raise ConfigError(
+            f"{error.message} (option --model, `model` in a file with engines, or `model=` of `llm_engine`)"
+        ) from error
     if wanted is None and len(models) > 1:
         _log.warning("of the %d models that %s lists, %r is used", len(models), http.name, chosen.id)
     return chosen

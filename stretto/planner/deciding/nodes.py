@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from stretto.graph.text import print_graph
@@ -49,6 +50,12 @@ def place_of(name: str) -> Place:
     """Return the step that a node of this name is."""
     step, mark, number = name.rpartition(_MARK)
     return (step, int(number) - 1) if mark and number.isdecimal() else (name, 0)
+
+
+def in_short(names: Sequence[str]) -> str:
+    """Return names of nodes as words, with how many nodes a step is, if there are several."""
+    steps = Counter(place_of(name)[0] for name in names)
+    return ", ".join(step if num == 1 else f"{step} ×{num}" for step, num in steps.items())
 
 
 def first_nodes(source: DecidingApp) -> DrawnApplication:

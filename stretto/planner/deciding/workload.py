@@ -20,7 +20,7 @@ from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import AppRequest, ModelNode
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import DecidingApp
-from stretto.planner.deciding.nodes import DrawnApplication, node_name
+from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, node_name, place_of
 from stretto.planner.deciding.query_calls import Place, QueryCall
 from stretto.planner.drawn_calls import DrawnCalls, NodeCalls
 from stretto.planner.feed import Feed
@@ -48,7 +48,7 @@ class DrawnWorkload:
     """The calls that a set of requests still makes of an app whose answers decide.
 
     Attributes:
-        app: steps of all draws.
+        app: steps of all draws; the first steps of queries if no draw has a call.
         calls, estimated, beliefs, models: what `Workload` has under these names.
         deciding: distributions of the answers that decide, by step.
 
@@ -77,7 +77,7 @@ class DrawnWorkload:
         self.deciding: dict[str, AnswerBelief] = {}
         found = {seed: self._queries(np.random.default_rng([seed, 2])) for seed in seeds}
         self._check_declared()
-        self.app = DrawnApplication(source, self._nodes(found.values()))
+        self.app = DrawnApplication(source, self._nodes(found.values()) or first_nodes(source).nodes)
         self._draws = {seed: self._drawn(one) for seed, one in found.items()}
         self.models = {node.name: model_of(node.model) for node in self.app.nodes}
         self.beliefs = {node_name(place): step.belief for place, step in self._steps.items()}
@@ -95,11 +95,14 @@ class DrawnWorkload:
     draw_possible = draw
 
     def _check_declared(self) -> None:
-        known = {self._source.pattern_of(name) for name in self._of_name}
-        if unknown := [name for name in self._source.declared if name not in known]:
+        source = self._source
+        steps = dict.fromkeys(node.name for node in source.egraph.nodes if node.decode is not None)
+        steps |= source.inner_steps
+        known = {source.pattern_of(name) for name in steps}
+        if unknown := [name for name in source.declared if name not in known]:
             raise ConfigError(
-                f"{self._source.name}: answers are declared of {unknown[0]!r}; the steps of the app are "
-                f"{', '.join(self._of_name)}"
+                f"{source.name}: answers are declared of {unknown[0]!r}; the steps of the app are "
+                f"{', '.join(steps)}"
             )
 
     def _queries(self, random: np.random.Generator) -> dict[Place, _Drawn]:
@@ -196,7 +199,7 @@ class DrawnWorkload:
 
     def _drawn(self, draw: Mapping[Place, _Drawn]) -> dict[str, DrawnCalls]:
         found: dict[str, DrawnCalls] = {}
-        places = {node_name(place): place for place, step in self._steps.items()}
+        places = {node.name: place_of(node.name) for node in self.app.nodes}
         running = {name: list(self._answers.running.get(name, ())) for name in self._of_name}
         for node in self.app.nodes:
             place = places[node.name]

@@ -50,3 +50,10 @@ class Book(Protocol):
 def book_of(app: Application, requests: RequestStore) -> Book:
     """Return the calls that requests make of an application."""
     return QueryBook(app, requests) if isinstance(app, DrawnApplication) else CallBook(app, requests)
+
+
+def num_to_show(book: Book) -> int:
+    """Return how many calls are left, as progress shows it; of an app whose answers decide, how many
+    requests, as it is not known what calls these will make.
+    """
+    return book.num_requests_left if isinstance(book, QueryBook) else sum(book.num_left.values())

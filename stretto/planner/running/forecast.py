@@ -12,10 +12,12 @@ class Forecast:
 
     Args:
         clock: returns the time in seconds.
+        counted: what progress counts, in the plural.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], counted: str = "calls") -> None:
         self._clock = clock
+        self._counted = counted
         self._begin_s = clock()
         self._first: tuple[float, float, float] | None = None
         self._last: tuple[float, float, float] | None = None
@@ -33,13 +35,14 @@ class Forecast:
         Without a prediction, calls are taken to end as fast as before.
 
         Args:
-            num_ended, num_left: numbers of calls.
+            num_ended, num_left: numbers of what is counted.
         """
         now_s = self._clock() - self._begin_s
         if self._last is None:
-            return f"calls, about {now_s * num_left / num_ended:.0f} s left" if num_ended else "calls"
+            left = f", about {now_s * num_left / num_ended:.0f} s left" if num_ended else ""
+            return self._counted + left
         left_s, low_s, high_s = (max(0.0, end_s - now_s) for end_s in self._last)
-        return f"calls, about {left_s:.0f} s left ({low_s:.0f} to {high_s:.0f} s)"
+        return f"{self._counted}, about {left_s:.0f} s left ({low_s:.0f} to {high_s:.0f} s)"
 
     def summary(self) -> str:
         """Return how long the run took, and how long it was predicted to take at first."""

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 from stretto.cluster.messages import DrainHow
 from stretto.model.record import record
 from stretto.planner.application import Application
-from stretto.planner.plan import Plan, PlannedReplica
+from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.stage_sequence import PresentStage, StageSequence
 
 
@@ -97,10 +97,9 @@ class PlanExecutor:
         self._weights: dict[str, list[float]] = {}
         self._weight_of: dict[PlacedReplica, float] = {}
         self._abandoned: set[str] = set()
-        self._stages = StageSequence(app, plan)
-        self._again = self._stages.again
+        self._last_of: dict[str, list[PlannedReplica]] = {}
+        self._begin_plan(plan)
         self._stage: PresentStage | None = None
-        self._planner = plan.planner
 
     @property
     def running(self) -> list[PlacedReplica]:
@@ -124,15 +123,23 @@ class PlanExecutor:
 
     def switch(self, plan: Plan) -> list[ExecutorAction]:
         """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""
+        self._begin_plan(plan)
+        return self._begin_next() + self._drain_done() + self._add_free()
+
+    def _begin_plan(self, plan: Plan) -> None:
         self._stages = StageSequence(self._app, plan)
         self._again = self._stages.again
         self._planner = plan.planner
-        return self._begin_next() + self._drain_done() + self._add_free()
+        last_of: dict[str, list[PlannedReplica]] = {}
+        for one in self._again.replicas:
+            last_of.setdefault(one.model, []).append(one)
+        self._last_of |= last_of
 
     def stalled(self, waiting: Iterable[str], num_ready: Mapping[str, int]) -> list[ExecutorAction]:
         """Go on where no call is under way, and those that can be made are all of models without a replica.
 
-        Calls that may still come count no more then, but only those that can be made now.
+        Calls that may still come count no more then, but only those that can be made now. Models have the
+        replicas of the last plan that had some; one that no plan had is given up.
 
         Args:
             waiting: models with calls that can be made.
@@ -143,7 +150,10 @@ class PlanExecutor:
         if not models or held & models or len(self.running) > len(self.staying):
             return []
         self._num_left = num_ready
-        self._stages = StageSequence(self._app, Plan(self._planner, (self._again,)))
+        if unknown := sorted(models - self._last_of.keys()):
+            return [one for model in unknown for one in self.abandon(model, "no plan has replicas of it")]
+        stage = Stage(tuple(one for replicas in self._last_of.values() for one in replicas))
+        self._stages = StageSequence(self._app, Plan(self._planner, (stage,)))
         return self._begin_next() + self._drain_done() + self._add_free()
 
     def abandon(self, model: str, reason: str = "") -> list[ExecutorAction]:

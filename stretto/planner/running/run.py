@@ -11,7 +11,7 @@ from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
-from stretto.planner.running.book import Book, book_of
+from stretto.planner.running.book import Book, book_of, num_to_show
 from stretto.planner.running.drive import DrivenRun, Replanning, drive
 from stretto.planner.running.plan_keeper import OnPredicted
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
@@ -65,7 +65,7 @@ class RunOutcome:
 
 
 OnProgress = Callable[[int, int], None]
-"""Called with the numbers of calls that this run has ended, and that are left."""
+"""Called with the numbers of calls that this run has ended, and that are left (`num_to_show`)."""
 
 
 def run_job(job: PlanJob, on_progress: OnProgress) -> RunOutcome:
@@ -87,10 +87,10 @@ def run_job(job: PlanJob, on_progress: OnProgress) -> RunOutcome:
             saved = _noted(saved_calls_of(journal.entries(), job.requests), answers)
             for ended in book.resume(saved):
                 results.write(ended)
-            begun = sum(book.num_left.values())
+            begun = num_to_show(book)
 
             def progress() -> None:
-                left = sum(book.num_left.values())
+                left = num_to_show(book)
                 on_progress(begun - left, left)
 
             progress()
@@ -126,7 +126,8 @@ def _planned(job: PlanJob, book: Book, answers: AnswersWatch) -> tuple[Plan, Rep
         return job.plan(book), None
     lengths = {name: counted.copy() for name, counted in answers.lengths.items()}
     found = job.plan.search(Situation(book.left(), AnswersSoFar(lengths, book.ended())))
-    assert found.plan is not None, "the machine can run all nodes"
+    if found.plan is None:  # no draw has a call
+        return Plan("none", ()), None
     job.on_predicted(found.predicted_s)
     planned_s = sum(found.predicted_s) / len(found.predicted_s)
     return found.plan, Replanning(job.plan, planned_s, answers, job.on_predicted)

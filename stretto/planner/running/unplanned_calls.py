@@ -101,6 +101,9 @@ class UnplannedCalls:
         """Make all calls, and return when all requests have ended. Raises what has failed but calls."""
         while self._book.num_requests_left:
             self._begin_some()
+            if not self._book.num_requests_left:  # the last ones need no calls
+                self._on_calls()
+                return
             self._check_absence()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._next_look_s())

@@ -12,7 +12,7 @@ from time import monotonic
 
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application
-from stretto.planner.running.book import Book, book_of
+from stretto.planner.running.book import Book, book_of, num_to_show
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.run import OnProgress, RunOutcome
@@ -72,10 +72,10 @@ async def answer_all(
             results.refuse(job.requests.refused)
             for ended in book.resume(saved_calls_of(journal.entries(), job.requests)):
                 results.write(ended)
-            begun = sum(book.num_left.values())
+            begun = num_to_show(book)
 
             def progress() -> None:
-                left = sum(book.num_left.values())
+                left = num_to_show(book)
                 on_progress(begun - left, left)
 
             progress()
