@@ -193,6 +193,10 @@ def test_the_length_of_a_drawn_answer_decides_in_a_loop_that_grows() -> None:
     [
         ({}, "the answers of 'other' decide what step 'answer' becomes"),
         ({"other": LENGTH, "judge": yes(0.5)}, "answers are declared of 'judge'; the steps of the app are"),
+        *(
+            ({"other": LENGTH, "parts": AnswerBelief({width: 1.0}, "declared")}, "so each must be a number")
+            for width in ("many", "-3", "3000000000")
+        ),
         (
             {"other": AnswerBelief({"text": 1.0}, "declared")},
             "the loop around step '(longer|other)' has no end",

@@ -29,6 +29,8 @@ from stretto.planner.workload import believed_lengths, ready_calls
 _BLOCK = 512
 _MOST_CALLS = 1000
 """Most calls of one query in a draw: a loop that makes more is taken to have no end."""
+_MOST_ITEMS = 100_000
+"""Longest list that an answer is made up with."""
 _WORD = " the"
 """A word of one token, in most tokenizers and by the count of characters; answers are made of it."""
 
@@ -171,6 +173,8 @@ class DrawnWorkload:
             belief = belief.updated(found.elements())
         texts = self._source.belief_of(name, decode)
         if texts is not None:
+            if decode.items is not None:
+                _check_widths(name, texts)
             self.deciding[name] = texts
         return _Step(node, belief, not is_known, texts, sizes.max_context_tokens)
 
@@ -265,6 +269,15 @@ class _Sampler:
         if not self._next_lengths:
             self._next_lengths = _lengths_of(self._possible, self._random)
         return max(1, self._next_lengths.pop())
+
+
+def _check_widths(step: str, answers: AnswerBelief) -> None:
+    for text in answers.weights:
+        if not (text.isdecimal() and len(text) < 7 and int(text) <= _MOST_ITEMS):
+            raise ConfigError(
+                f"answers of {step!r}: it makes a list, so each must be a number of items, at most "
+                f"{_MOST_ITEMS:,}, got {text!r:.80}"
+            )
 
 
 def _lengths_of(lengths: OutputLengths, random: np.random.Generator) -> list[int]:
