@@ -37,8 +37,8 @@ from stretto.planner.run_times import RunTimes
 from stretto.planner.running.model_queues import ModelQueues
 from stretto.planner.running.offline_job import run_beside
 from stretto.planner.running.plan_executor import Abandon, Add, DrainReplica, PlanExecutor
-from stretto.planner.running.planned_calls import PlannedCall, Progress
-from stretto.planner.running.query_book import QueryBook
+from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall, Progress
+from stretto.planner.running.query_book import MOST_ROUNDS, QueryBook
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.request_store import stored
@@ -357,6 +357,25 @@ def test_a_query_that_makes_no_call_has_its_answer_without_a_plan_too() -> None:
         assert call.request != 3
     assert [one.ended.id for one in shown if one.ended] == ["r3"]
     assert len(shown) == len(QUERIES)
+
+
+def test_a_query_whose_loop_does_not_end_fails() -> None:
+    nodes = first_nodes(app(growing(), other=LENGTH))
+    book = QueryBook(nodes, stored([RunRequest(AppRequest("r", 0, inputs={"question": "odd?"}), ())]))
+    todo, ended = list[PlannedCall](), list[CallEnded]()
+    for progress in book.ready():
+        todo += progress.ready
+    for call in todo:  # grows meanwhile
+        progress = book.answered(call, CallAnswer("odd?"))
+        todo += progress.ready
+        ended += [progress.ended] if progress.ended else []
+    assert len(todo) == 2 * MOST_ROUNDS
+    assert [str(one.error) for one in ended] == [
+        "the loop around step 'longer' has had 1000 rounds: it has no end"
+    ]
+    assert book.num_requests_left == 0
+    assert not any(book.num_ready.values())
+    assert not any(book.num_left.values())
 
 
 def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_device(tmp_path: Path) -> None:

@@ -135,6 +135,11 @@ class QueryCalls:
             result = Failure(answer.error.at(call.place[0]))
         return self._taken(self._machine.complete(call.node, call.item, [result]))
 
+    def fail(self, error: StrettoError) -> None:
+        """End the query with an error, if it has not ended."""
+        if not self.has_ended:
+            self.error = error
+
     def open_steps(self) -> Iterator[tuple[Place, str]]:
         """Yield the steps of the present graph that may still make calls, each with its engine."""
         for node in self._machine.open_nodes():

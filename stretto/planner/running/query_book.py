@@ -23,6 +23,8 @@ from stretto.planner.running.planned_calls import CallAnswer, CallEnded, Planned
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, SentLine
 
+MOST_ROUNDS = 1000
+"""Most steps of one name in a query: a loop that makes more is taken to have no end."""
 _Key = tuple[str, int]
 """A call of a query: its step and its number."""
 
@@ -183,7 +185,11 @@ class QueryBook:
         """Take calls that have become possible; those that an earlier run has answered are answered."""
         saved, ready = self._saved.get(number, {}), list[PlannedCall]()
         for found in new:  # grows meanwhile
-            name = found.place[0]
+            name, round_number = found.place
+            if round_number >= MOST_ROUNDS:
+                problem = f"the loop around step {name!r} has had {MOST_ROUNDS} rounds: it has no end"
+                live.query.fail(ConfigError(problem))
+                break
             if self._source.model_of(found.engine) not in self._app.models:
                 error = ConfigError(f"step {name!r} runs on {found.engine!r}, which the plan does not have")
                 new += live.query.answered(found, Failure(error))
