@@ -33,7 +33,7 @@ NOT_FOUND = "Probably not in the documents."
 _WEIGHT_OF_PAIRS = 0.3
 _COST_OF_A_PLACE = 0.2
 _COST_OF_A_COLON = 0.4
-"""Cost of a sentence that introduces what is not there. It has words of any question, and seldom an answer."""
+"""Cost of a sentence that introduces what is not there: it has words of any question, seldom an answer."""
 _REPEATED = 3
 _LEAST_SHARE = 0.5
 """Smallest share of a question's words that a passage which answers it holds."""
