@@ -263,7 +263,7 @@ class _Driver:
     def _lost(self, placed: PlacedReplica) -> None:
         if self._keeper:
             self._keeper.lost(placed.replica)
-        elif self._executor.has_replicas(placed.model):
+        elif self._executor.weights(placed.model):
             self._carry_out(self._executor.advance())
         else:
             self._carry_out(self._executor.abandon(placed.model))
