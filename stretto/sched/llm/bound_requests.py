@@ -83,11 +83,12 @@ class BoundRequests:
     def add(self, entry: QueueEntry, request: PlacementRequest, choice: Choice, now_s: float) -> None:
         """Put a request (a queue entry of one item) into the queue of the instance that was chosen for it."""
         instance = choice.instance
-        share_s = self._loads.share_s(request, choice.held_tokens, instance)
-        prefill_s = self._loads.prefill_s(request.num_tokens - choice.held_tokens, instance)
+        view, held = self._loads.table.get(instance), choice.held_tokens
+        share_s = 0.0 if view is None else request.share_s(view, held)
+        prefill_s = 0.0 if view is None else view.profile.batch_s(max(0, request.num_tokens - held))
         self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s, prefill_s, now_s)
         self._by_step.add(entry.query, entry.request.node.id, entry)
-        self._loads.wait(instance, request, share_s, prefill_s, now_s)
+        self._loads.waiting.wait(instance, request, share_s, prefill_s, now_s)
         self._sort(instance)
         self.queue(instance).add(entry)
 
@@ -144,7 +145,8 @@ class BoundRequests:
             waiting = [one for one in self._bound.values() if one.instance == view.id]
             assert view.num_waiting == len(waiting)
             requests = [one.request for one in waiting]
-            num_repeated = self._loads.num_repeated(view.id, requests)
+            running = [one.placed for one in self._loads.of(view.id).values() if not one.is_offline]
+            num_repeated = self._loads.waiting.num_repeated(view.id, running, requests)
             assert view.waiting_tokens == sum(one.all_tokens for one in requests) - num_repeated
             assert abs(view.waiting_s - sum(one.share_s for one in waiting)) < 1e-6
             assert not waiting or view.state == "serving"
@@ -156,7 +158,7 @@ class BoundRequests:
         """
         bound = self._bound.pop(entry)
         self._by_step.remove(entry.query, entry.request.node.id, entry)
-        self._loads.wait_no_more(bound.instance, bound.request, bound.share_s, bound.prefill_s)
+        self._loads.waiting.wait_no_more(bound.instance, bound.request, bound.share_s, bound.prefill_s)
         self._sort(bound.instance)
         return bound
 
