@@ -6,6 +6,7 @@ The views of instances, which placement policies see, count what waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
@@ -42,6 +43,9 @@ class BoundRequests:
     instance, and an index by query and node.
 
     All operations take O(log n) for each request that they concern.
+
+    Attributes:
+        to_admit: instances where something may go out now.
     """
 
     def __init__(self, new_queue: Callable[[], EngineQueue], loads: InstanceLoads) -> None:
@@ -52,6 +56,7 @@ class BoundRequests:
         self._by_step = ByStep[QueueEntry]()
         self._by_wait = SortedQueue[InstanceId]()
         self._waits_s: dict[InstanceId, float] = {}
+        self.to_admit: dict[InstanceId, None] = {}
 
     def __len__(self) -> int:
         return len(self._bound)
@@ -91,13 +96,17 @@ class BoundRequests:
         self._loads.waiting.wait(instance, request, share_s, prefill_s, now_s)
         self._sort(instance)
         self.queue(instance).add(entry)
+        self.to_admit[instance] = None
 
     def remove(self, entry: QueueEntry) -> BoundRequest:
         """Remove a request from the queue of the instance that it waits for, because it goes to another
         instance or its result is no longer wanted; return its record.
         """
-        self._queues[self._bound[entry].instance].remove(entry)
-        return self.take(entry)
+        instance = self._bound[entry].instance
+        self._queues[instance].remove(entry)
+        bound = self.take(entry)
+        self.to_admit[instance] = None  # what it kept waiting may go out now
+        return bound
 
     def leave(self, instance: InstanceId) -> list[QueueEntry]:
         """Remove all requests that wait for an instance which takes no more work, and its queue; return them
@@ -170,3 +179,17 @@ class BoundRequests:
         if view is not None and view.num_waiting:
             self._waits_s[instance] = view.waiting_s
             self._by_wait.add((-view.waiting_s, instance), instance)
+
+
+def anew(entry: QueueEntry, item: int, moved_from: InstanceId | None = None) -> QueueEntry:
+    """Return one item of an entry as an entry that has waited as long, for another queue."""
+    anew = entry.again(item, item + 1, attempt=entry.attempt, alone=False)
+    anew.moved_from = moved_from
+    return anew
+
+
+def naming(choice: Choice | None, moved_from: InstanceId | None) -> Choice | None:
+    """Return a choice whose reason says whether the request has moved."""
+    if choice is None or moved_from in (None, choice.instance):
+        return choice
+    return replace(choice, reason=f"moved from instance {moved_from}; {choice.reason}")
