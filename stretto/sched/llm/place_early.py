@@ -1,8 +1,8 @@
 """Early binding: a request gets an instance when it comes, waits in its instance's own queue, and may move.
 
 The engine's queue then holds what no instance serves, and what has just come: `place` binds it, in order, at
-once. What waits for an instance that does not serve any more goes back to the engine's queue. About others that
-wait, `Moves` asks the policy again.
+once. What waits for an instance that does not serve any more goes back to the engine's queue. About others
+that wait, `Moves` asks the policy again.
 """
 
 from __future__ import annotations
