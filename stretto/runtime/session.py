@@ -40,7 +40,7 @@ class Session:
 
     Attributes:
         passes: names of the optimisation passes for its graphs.
-        state: its variables and its end, which the runtime writes.
+        state: variables and end of the session, which the runtime writes.
     """
 
     def __init__(
