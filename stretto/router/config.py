@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Literal, TypeAlias, get_args
 
 from stretto.cluster.placements.table import placement_of
 from stretto.cluster.scored_placement import ScoredPlacement
@@ -28,6 +29,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ENDPOINT = re.compile(r"tcp://(?:[^\s/:\[\]]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):(\d{1,5}|\*)|ipc://\S+")
 _OWN_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "upgrade", "expect"))
 """Headers that the router writes itself."""
+Role: TypeAlias = Literal["mixed", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,9 @@ class WorkerConfig:
             the server, and sets no limit if it does not tell.
         profile: predicted seconds of its work, for policies that compare seconds.
         kv_events: where it publishes what its prefix cache holds (vLLM); None leaves that to be guessed.
+        role: which part of requests it takes: "prefill" computes prompts alone, whose KV goes to workers of
+            the role "decode", which write the answers; "mixed" does both. The first two are for servers that
+            pass KV on to each other, as vLLM does with `--kv-transfer-config`.
         takes_priority: whether it takes the field `priority`, as vLLM does with `--scheduling-policy
             priority`. If not, the field is left out on the way there: the router has made use of it.
         models: names of its models, for a server that does not list them.
@@ -61,6 +66,7 @@ class WorkerConfig:
     kv_tokens: int | None = None
     profile: Profile = UNKNOWN_LLM
     kv_events: KVEventsConfig | None = None
+    role: Role = "mixed"
     takes_priority: bool = True
     models: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
@@ -95,6 +101,9 @@ class WorkerConfig:
             raise ConfigError(f"worker {self.url}: tls is only of use with a URL that begins with https")
         if self.dns is not None and self.kubernetes is not None:
             raise ConfigError(f"worker {self.url}: dns and kubernetes are both given; give one of them")
+        if self.role not in get_args(Role):
+            known = ", ".join(get_args(Role))
+            raise ConfigError(f"worker {self.url}: role is {self.role!r}; it must be one of {known}")
         self._check_secrets()
         if any(not isinstance(name, str) or not name for name in self.models):
             raise ConfigError(f"worker {self.url}: models are {self.models!r}; each must be a name")
@@ -267,6 +276,11 @@ class RouterConfig:
         names = [one.name for one in self.alias]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ConfigError(f"router: alias {twice[0]!r} is given twice")
+        if self.worker and not may_find_more and all(one.role == "prefill" for one in self.worker):
+            raise ConfigError(
+                "router: all workers have the role 'prefill', so that none writes answers; add one of the "
+                "role 'decode' or 'mixed'"
+            )
         servers = [server_of(worker.url) for worker in self.worker]
         for worker, server in zip(self.worker, servers, strict=True):
             if servers.count(server) > 1:

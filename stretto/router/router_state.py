@@ -32,6 +32,7 @@ come. Rules, besides those of refusing workers (`refusing_workers.py`) and of fu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.placement import Placement, PlacementRequest, Purpose
@@ -52,6 +53,7 @@ from stretto.router.refusing_workers import RefusingWorkers
 from stretto.router.repeats import Repeats
 from stretto.router.routed_client import Client
 from stretto.router.router_view import RouterView
+from stretto.router.split_requests import note_prefill, without_transfer
 from stretto.router.timers import Timers
 from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
@@ -159,7 +161,7 @@ class RouterState:
         if (client := self._clients.get(ticket)) is None or client.running is None:
             return []
         client.has_begun = True
-        if status < 400:
+        if status < 400 and client.prefilled is None:
             self._open.hedges.learn(client.request, now_s - client.sent_s)
         judged = self.refusing.judge(client, now_s, is_well=status < 300) if client.refused_by else []
         self._loads.first_byte(client.running, now_s)
@@ -189,18 +191,34 @@ class RouterState:
         client_key = client.request.client_key
         if client.home.is_sought and status < 400:
             self.stored(ticket, client.request.stored_id, is_made=False)
-        if status < 400 and not client.has_begun:
+        if status < 400 and not client.has_begun and client.prefilled is None:
             self._open.hedges.learn(client.request, now_s - client.sent_s)
         judged = self.refusing.judge(client, now_s, is_well=status < 300) if client.refused_by else []
         worker, usage = self._open.release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
         if status < 400:
-            self._open.forget(ticket, now_s, usage)
+            self._open.forget(ticket, now_s, without_transfer(client, usage))
         else:
             self._open.forget(ticket, now_s, was_refused=True)
         actions = self._turns.limit_key(client_key, worker, now_s) if status == 429 else []
         return [*judged, *actions, *self.membership.request_left(worker, now_s)]
+
+    def prefilled(self, ticket: Ticket, usage: WorkerUsage, now_s: float) -> list[RouterAction]:
+        """Handle that a worker has computed the prompt of a request: another one is to write the answer.
+
+        Args:
+            usage: counts of the answer, whose only token nobody gets.
+        """
+        client = self._clients[ticket]
+        running = client.running
+        assert running is not None, "the prompt was computed somewhere"
+        worker, usage = self._open.release(ticket, replace(usage, num_output=None), now_s, 200)
+        note_prefill(client, running, usage, now_s)
+        if worker is not None:
+            self._workers.answered(worker, 200, now_s)
+        actions = self._turns.queue_or_place(ticket, now_s)
+        return actions + self.membership.request_left(worker, now_s)
 
     def refused(
         self,
