@@ -20,7 +20,8 @@ import numpy as np
 from stretto.emulate.kv_transfers import LINK_BYTES_S
 from stretto.emulate.llm_plan import LLMPlan, check_llm
 from stretto.model.profile import Profile
-from stretto.router.config import Role, RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.roles import Role
 from stretto.router.virtual_door import ServedTimes, serve_virtually
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, SizedPrompt, checked_trace

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, TypeAlias, get_args
 
 from stretto.cluster.placements.table import placement_of
 from stretto.cluster.scored_placement import ScoredPlacement
@@ -22,6 +21,7 @@ from stretto.router.aliases import AliasConfig
 from stretto.router.found_workers import DnsConfig, KubernetesConfig
 from stretto.router.keys import KEY_HEADERS
 from stretto.router.repairs import RepairConfig
+from stretto.router.roles import Role, check_role, check_roles
 from stretto.router.worker_url import parse_address, server_of
 from stretto.sched.orders import GONE_ORDERS, ORDERS, check_policy
 
@@ -29,7 +29,6 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ENDPOINT = re.compile(r"tcp://(?:[^\s/:\[\]]+|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):(\d{1,5}|\*)|ipc://\S+")
 _OWN_HEADERS = frozenset(("host", "connection", "content-length", "transfer-encoding", "upgrade", "expect"))
 """Headers that the router writes itself."""
-Role: TypeAlias = Literal["mixed", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +43,8 @@ class WorkerConfig:
             the server, and sets no limit if it does not tell.
         profile: predicted seconds of its work, for policies that compare seconds.
         kv_events: where it publishes what its prefix cache holds (vLLM); None leaves that to be guessed.
-        role: which part of requests it takes: "prefill" computes prompts alone, whose KV goes to workers of
-            the role "decode", which write the answers; "mixed" does both. The first two are for servers that
-            pass KV on to each other, as vLLM does with `--kv-transfer-config`.
+        role: part of requests that it takes (`roles.py`). Other roles than "mixed" are for servers that pass
+            KV on to each other, as vLLM does with `--kv-transfer-config`.
         takes_priority: whether it takes the field `priority`, as vLLM does with `--scheduling-policy
             priority`. If not, the field is left out on the way there: the router has made use of it.
         models: names of its models, for a server that does not list them.
@@ -101,9 +99,7 @@ class WorkerConfig:
             raise ConfigError(f"worker {self.url}: tls is only of use with a URL that begins with https")
         if self.dns is not None and self.kubernetes is not None:
             raise ConfigError(f"worker {self.url}: dns and kubernetes are both given; give one of them")
-        if self.role not in get_args(Role):
-            known = ", ".join(get_args(Role))
-            raise ConfigError(f"worker {self.url}: role is {self.role!r}; it must be one of {known}")
+        check_role(self.url, self.role)
         self._check_secrets()
         if any(not isinstance(name, str) or not name for name in self.models):
             raise ConfigError(f"worker {self.url}: models are {self.models!r}; each must be a name")
@@ -276,11 +272,8 @@ class RouterConfig:
         names = [one.name for one in self.alias]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ConfigError(f"router: alias {twice[0]!r} is given twice")
-        if self.worker and not may_find_more and all(one.role == "prefill" for one in self.worker):
-            raise ConfigError(
-                "router: all workers have the role 'prefill', so that none writes answers; add one of the "
-                "role 'decode' or 'mixed'"
-            )
+        if not may_find_more:
+            check_roles([one.role for one in self.worker])
         servers = [server_of(worker.url) for worker in self.worker]
         for worker, server in zip(self.worker, servers, strict=True):
             if servers.count(server) > 1:

@@ -225,7 +225,7 @@ class RoutedExchange:
         self.attempts.running = None
         self.outgoing.transfer = transfer
         self.trace.cached_tokens = usage.num_cached
-        self.act(self.router_state.prefilled(self.ticket, usage, monotonic()))
+        self.act(self.router_state.prefills.done(self.ticket, usage, monotonic()))
 
     def prefill_refused(self, reason: str) -> None:
         """Go on after a worker's answer to the prompt without what another worker needs."""

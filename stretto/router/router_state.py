@@ -32,7 +32,6 @@ come. Rules, besides those of refusing workers (`refusing_workers.py`) and of fu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.placement import Placement, PlacementRequest, Purpose
@@ -49,11 +48,12 @@ from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.peers.peers import Peers
 from stretto.router.peers.requests import PeerRequests
+from stretto.router.prefills import Prefills
 from stretto.router.refusing_workers import RefusingWorkers
 from stretto.router.repeats import Repeats
 from stretto.router.routed_client import Client
 from stretto.router.router_view import RouterView
-from stretto.router.split_requests import note_prefill, without_transfer
+from stretto.router.split_requests import without_transfer
 from stretto.router.timers import Timers
 from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
@@ -72,6 +72,7 @@ class RouterState:
 
     Attributes:
         membership: events of the workers.
+        prefills: prompts that workers have computed for others.
         refusing: tells which answers are about a worker, not about a request.
         timers: what is to happen at a time, if nothing else does.
         view: what others see of the state.
@@ -94,6 +95,7 @@ class RouterState:
         self._turns = turns = Turns(requests, dispatch)
         self._repeats = repeats = Repeats(requests, dispatch)
         self.membership = Membership(requests, turns, repeats, self._caches)
+        self.prefills = Prefills(requests, turns, self.membership)
         self.refusing = RefusingWorkers(requests, self.membership, repeats)
         self.timers = Timers(requests, turns, repeats)
         self.view = RouterView(requests, self._caches)
@@ -203,22 +205,6 @@ class RouterState:
             self._open.forget(ticket, now_s, was_refused=True)
         actions = self._turns.limit_key(client_key, worker, now_s) if status == 429 else []
         return [*judged, *actions, *self.membership.request_left(worker, now_s)]
-
-    def prefilled(self, ticket: Ticket, usage: WorkerUsage, now_s: float) -> list[RouterAction]:
-        """Handle that a worker has computed the prompt of a request: another one is to write the answer.
-
-        Args:
-            usage: counts of the answer, whose only token nobody gets.
-        """
-        client = self._clients[ticket]
-        running = client.running
-        assert running is not None, "the prompt was computed somewhere"
-        worker, usage = self._open.release(ticket, replace(usage, num_output=None), now_s, 200)
-        note_prefill(client, running, usage, now_s)
-        if worker is not None:
-            self._workers.answered(worker, 200, now_s)
-        actions = self._turns.queue_or_place(ticket, now_s)
-        return actions + self.membership.request_left(worker, now_s)
 
     def refused(
         self,

@@ -166,7 +166,7 @@ class _VirtualDoor(Observer):
         name, now_s = reply.query, self._driver.now_s
         if name.endswith(_PROMPT):
             name = name.removesuffix(_PROMPT)
-            actions = self._router.prefilled(self._tickets[name], _counts(self._prefilled[name]), now_s)
+            actions = self._router.prefills.done(self._tickets[name], _counts(self._prefilled[name]), now_s)
         else:
             times = self.times[name]
             times.ended_s = now_s

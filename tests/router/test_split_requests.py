@@ -13,8 +13,10 @@ from support.routing import Routing, routing, run
 
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.errors import ConfigError
-from stretto.router.config import Role, RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config_file import read_workers
 from stretto.router.messages import Cut, Refuse, RoutedRequest, RouterAction, Send, Stop, WorkerUsage
+from stretto.router.roles import Role
 from stretto.router.router_state import RouterState
 
 REQUEST = RoutedRequest(model="m", num_tokens=1000, max_tokens=50, may_split=True, is_streamed=True)
@@ -47,7 +49,7 @@ def test_the_prompt_goes_to_one_worker_and_the_answer_to_another() -> None:
     view = state.view.worker(1)
     assert view is not None
     assert [state.view.num_running(worker) for worker in range(3)] == [0, 1, 0]
-    send = sent(state.prefilled(ticket, WorkerUsage(1000, 1, 128), 2.0))
+    send = sent(state.prefills.done(ticket, WorkerUsage(1000, 1, 128), 2.0))
     assert (send.worker, send.part) == (0, "decode")
     assert send.choice.held_tokens == 0, "what the worker for prompts was expected to hold"
     assert send.choice.reason.startswith("goes on from the KV of its prompt at worker 1; ")
@@ -65,10 +67,10 @@ def test_a_prompt_that_waits_for_its_turn_is_charged_with_no_answer() -> None:
     first, _ = state.arrive(REQUEST, 0.0)
     second, actions = state.arrive(REQUEST, 0.0)
     assert actions == []
-    actions = state.prefilled(first, WorkerUsage(), 4.0)
+    actions = state.prefills.done(first, WorkerUsage(), 4.0)
     assert [(one.ticket, one.worker) for one in actions if isinstance(one, Send)] == [(first, 1), (second, 0)]
     state.check_invariants()
-    send = sent(state.prefilled(second, WorkerUsage(), 10.0))
+    send = sent(state.prefills.done(second, WorkerUsage(), 10.0))
     assert (send.waited_s, send.why) == (4.0, "its turn")
 
 
@@ -95,9 +97,9 @@ def test_other_requests_go_to_no_worker_for_prompts() -> None:
 def test_a_failed_answer_has_its_prompt_computed_again() -> None:
     state = state_of("prefill", "decode", "decode")
     ticket, _ = state.arrive(REQUEST, 0.0)
-    first = sent(state.prefilled(ticket, WorkerUsage(), 1.0)).worker
+    first = sent(state.prefills.done(ticket, WorkerUsage(), 1.0)).worker
     assert where(state.failed(ticket, "it closed", 2.0)) == (0, "prefill")
-    again = sent(state.prefilled(ticket, WorkerUsage(), 3.0))
+    again = sent(state.prefills.done(ticket, WorkerUsage(), 3.0))
     assert {first, again.worker} == {1, 2}
     state.check_invariants()
 
@@ -105,7 +107,7 @@ def test_a_failed_answer_has_its_prompt_computed_again() -> None:
 def test_a_dead_worker_for_answers_has_prompts_computed_again() -> None:
     state = state_of("prefill", "decode", "decode")
     ticket, _ = state.arrive(REQUEST, 0.0)
-    dead = sent(state.prefilled(ticket, WorkerUsage(), 1.0)).worker
+    dead = sent(state.prefills.done(ticket, WorkerUsage(), 1.0)).worker
     actions = [
         action for at_s in (2.0, 3.0, 4.0) for action in state.membership.check_failed(dead, "gone", at_s)
     ]
@@ -128,10 +130,23 @@ def test_without_a_worker_for_answers_a_computed_prompt_waits_for_one() -> None:
     state = state_of(*PAIR)
     ticket, _ = state.arrive(REQUEST, 0.0)
     state.membership.drain(1, 0.5)
-    assert [one for one in state.prefilled(ticket, WorkerUsage(), 1.0) if isinstance(one, Send)] == []
+    assert [one for one in state.prefills.done(ticket, WorkerUsage(), 1.0) if isinstance(one, Send)] == []
     state.check_invariants()
     worker = state.membership.add(WorkerConfig(url="http://w9", role="decode"))
     assert where(state.membership.check_passed(worker.id, MODELS, None, 2.0)) == (worker.id, "decode")
+
+
+def test_an_option_names_a_worker_and_its_role() -> None:
+    plain, prompts = read_workers(["http://w0", "http://w1,role=prefill"])
+    assert (plain.url, plain.role, prompts.url, prompts.role) == (
+        "http://w0",
+        "mixed",
+        "http://w1",
+        "prefill",
+    )
+    for wrong in ("http://w0,roles=prefill", "http://w0,role=prefill,role=decode", "http://w0,role"):
+        with pytest.raises(ConfigError):
+            read_workers([wrong])
 
 
 def test_workers_for_prompts_alone_are_refused() -> None:
@@ -185,7 +200,7 @@ def test_whatever_fails_each_request_ends_once(seed: int) -> None:
             kind = source.random()
             if kind < 0.7 and part == "prefill":
                 waiting.add(ticket)
-                act(state.prefilled(ticket, WorkerUsage(10, 1, 5), now_s))
+                act(state.prefills.done(ticket, WorkerUsage(10, 1, 5), now_s))
             elif kind < 0.7:
                 num_ended += 1
                 act(state.answered(ticket, 200, WorkerUsage(10, 5, 5), now_s))
@@ -193,9 +208,9 @@ def test_whatever_fails_each_request_ends_once(seed: int) -> None:
                 waiting.add(ticket)
                 fails = kind < 0.85
                 act(state.failed(ticket, "x", now_s) if fails else state.refused(ticket, 500, now_s))
-        for worker in list(state.view.workers()):
-            if worker.state == "suspect" and source.random() < 0.3:
-                act(state.membership.check_passed(worker.id, MODELS, 100_000, now_s))
+        for one in list(state.view.workers()):
+            if one.state == "suspect" and source.random() < 0.3:
+                act(state.membership.check_passed(one.id, MODELS, 100_000, now_s))
         act(state.timers.expire(now_s))
         state.check_invariants()
     assert num_ended > 20

@@ -278,7 +278,8 @@ class Routing:
 async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> AsyncIterator[Routing]:
     """Run a router before stub servers of these modes, and before servers at `urls`.
 
-    Settings are those of the router and its workers; `roles` are theirs, in order; `stub_tls` is TLS of the stub servers, and `believes`
+    Settings are those of the router and its workers; `roles` are those of the workers, in order; `stub_tls`
+    is TLS of the stub servers, and `believes`
     what the client needs for TLS.
     """
     stub_tls, believes = settings.pop("stub_tls", None), settings.pop("believes", True)
