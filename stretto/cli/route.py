@@ -26,8 +26,8 @@ class RouteOptions:
         tuple[str, ...],
         typer.Option(
             "--worker",
-            help="Address of a server, and its role if it computes prompts for others (prefill) or writes the "
-            "answers to these (decode); give one for each.",
+            help="Address of a server, and its role if it computes prompts for others (prefill) or writes "
+            "the answers to these (decode); give one for each.",
             metavar="URL[,role=ROLE]",
         ),
     ] = ()

@@ -1,5 +1,5 @@
-"""Reads the settings of a router from a TOML file, its table `[router]` with `[[router.worker]]`, and those of
-workers from options.
+"""Reads the settings of a router from a TOML file, its table `[router]` with `[[router.worker]]`, and those
+of workers from options.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def _read_worker(text: str) -> WorkerConfig:
     url, *fields = text.split(",")
     given = dict(one.partition("=")[::2] for one in fields)
     if given.keys() - {"role"} or len(given) < len(fields):
-        raise ConfigError(
-            f"--worker {url}: {','.join(fields)!r:.100} is no role=ROLE; others stand in a file"
-        )
+        wrong = ",".join(fields)
+        raise ConfigError(f"--worker {url}: {wrong!r:.100} must be role=ROLE; other fields stand in a file")
     return WorkerConfig(url=url, **given)  # type: ignore[arg-type]

@@ -279,8 +279,7 @@ async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> A
     """Run a router before stub servers of these modes, and before servers at `urls`.
 
     Settings are those of the router and its workers; `roles` are those of the workers, in order; `stub_tls`
-    is TLS of the stub servers, and `believes`
-    what the client needs for TLS.
+    is TLS of the stub servers, and `believes` what the client needs for TLS.
     """
     stub_tls, believes = settings.pop("stub_tls", None), settings.pop("believes", True)
     record, num_slots = settings.pop("record", None), settings.pop("num_slots", 256)
