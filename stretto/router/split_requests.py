@@ -36,7 +36,8 @@ def able_for_part(workers: Sequence[Worker], client: Client) -> Sequence[Worker]
     if client.prefilled is not None:
         return _serving(answers) or answers
     fresh = [one for one in _serving(prompts) if one.id not in client.tried]
-    if client.request.may_split and fresh and _serving(answers):
+    may_split = client.request.may_split and client.request.objective != "offline"
+    if may_split and fresh and _serving(answers):
         return fresh
     mixed = [one for one in workers if one.config.role == "mixed"]
     return _serving(mixed) or _serving(answers) or [*mixed, *answers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -91,7 +92,8 @@ def test_a_request_is_split_where_both_kinds_of_workers_serve(
 
 def test_other_requests_go_to_no_worker_for_prompts() -> None:
     state = state_of(*PAIR)
-    assert where(state.arrive(RoutedRequest(model="m", num_tokens=10), 0.0)[1]) == (1, "whole")
+    for request in (replace(REQUEST, may_split=False), replace(REQUEST, objective="offline")):
+        assert where(state.arrive(request, 0.0)[1]) == (1, "whole")
 
 
 def test_a_failed_answer_has_its_prompt_computed_again() -> None:
@@ -263,7 +265,7 @@ def test_a_server_for_answers_that_fails_costs_no_request() -> None:
                 answer = await at.ask(prompt="Hello " * 50, max_tokens=3)
                 assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 3)
             failed = await at.total("stretto_failed_attempts_total")
-            assert failed == len(at.servers[0].asked) > 0
+            assert failed > 0
             assert await at.total("stretto_attempts_total", worker=urls[0]) == 3 + failed
             at.router_state.check_invariants()
 
