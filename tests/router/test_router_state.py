@@ -531,4 +531,4 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     for worker in router_state.view.workers():
         router_state.membership.remove(worker.id, now_s)
     if isinstance(placement, ScoredPlacement):
-        assert (placement.index.num_instances, placement.index.caches) == (0, {})
+        assert (placement.index.members, placement.index.caches) == ({}, {})
