@@ -1,7 +1,7 @@
 """The driver of the exchange between routers before the same workers: PUB and SUB sockets of ZeroMQ.
 
-What a router has to tell is gathered for `Peers.gather_s`, and sent at once. A peer that cannot be reached is tried
-again for ever; one that takes nothing is not waited for. Needs the packages of the extra `kv-events`.
+What a router has to tell is gathered for `Peers.gather_s`, and sent at once. A peer that cannot be reached is
+tried again for ever; one that takes nothing is not waited for. Needs the packages of the extra `kv-events`.
 """
 
 from __future__ import annotations

@@ -397,8 +397,9 @@ def test_addresses_that_are_none_are_refused() -> None:
 
 
 def modest_share(num_doors: int, gather_s: float, seconds: float = 20.0) -> float:
-    """Return the part of the answers that 8 clients get beside 24 of another tenant, of 9 places. Each asks the doors in
-    turn, 0.2 s after its last answer; an answer takes 0.3 to 0.7 s.
+    """Return the part of the answers that 8 clients get beside 24 of another tenant, of 9 places.
+
+    Each asks the doors in turn, 0.2 s after its last answer; an answer takes 0.3 to 0.7 s.
     """
     draw, order = random.Random(num_doors), count()
     doors = [Door("ab"[number], num_slots=3) for number in range(num_doors)]
@@ -417,7 +418,7 @@ def modest_share(num_doors: int, gather_s: float, seconds: float = 20.0) -> floa
                 running.add((number, ticket))
                 at(now_s + draw.uniform(0.3, 0.7), partial(end, number, ticket))
             for data in door.tell(now_s) if num_doors == 2 else ():
-                at(now_s + gather_s, lambda now_s, other=1 - number, data=data: doors[other].hear(data, now_s))
+                at(now_s + gather_s, partial(doors[1 - number].hear, data))
 
     def ask(tenant: str, turn: int, now_s: float) -> None:
         where = turn % num_doors
