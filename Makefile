@@ -29,6 +29,7 @@ env: $(VENV)/.installed ## create the environment
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
+	-$(BIN)/$(PIP_INSTALL) --upgrade pip # an old one takes twice as long to choose versions
 	@echo "installing $(TORCH) (about 0.2 GB to download as a CPU build)"
 	$(BIN)/$(PIP_INSTALL) $(TORCH)
 	@echo "installing Stretto and what it needs (a few hundred MB to download)"

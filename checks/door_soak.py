@@ -1,15 +1,16 @@
 """Does a door stay as it is for as long as it runs: a soak with everything on, and faults.
 
-    python -m checks.door_soak [--seconds S] [--seed N]
+    python -m checks.door_soak [--seconds S] [--clients N] [--seed N]
 
-Runs three emulated workers, and `stretto serve` before them with an app, spans for a collector, lines of log,
-and somebody who reads its metrics and its live page. Clients ask in a closed loop: chats that go on, streams,
-responses, completions, vectors, the app; some leave in mid-stream, and some send bad bodies. Now and then a
-worker is killed and started anew.
+Runs three emulated workers, and `stretto serve` before them with an app, tenants and their keys, batches,
+spans for a collector, lines of log, and somebody who reads its metrics and its live page. Clients ask in a
+closed loop: chats that go on, streams, responses, completions, vectors, the app; some leave in mid-stream,
+and some send bad bodies or no key of the door's. One tenant has one batch answered after the other. Now and
+then a worker is killed and started anew.
 
-Prints the door's memory and open files, and what came of the requests. The exit code is 1 if a request failed
-that no fault had met, or if memory or open files grew: the median of the last fifth of the time is compared
-with that of the second fifth.
+Prints the door's memory and open files each minute, and what came of the requests. The exit code is 1 if a
+request failed that no fault had met, or if memory or open files grew: the median of the last fifth of the
+time is compared with that of the second fifth.
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,14 +34,16 @@ import httpx
 
 from benchmarks.router.contestants import free_port
 from benchmarks.watching.onlooker import onlooker
+from checks.served import CLONE, Served
+from checks.soak_batch import batch_end, end_of
 
-CLONE = Path(__file__).resolve().parents[1]
 MODEL = "llama-2-7b"
 _BOOK = CLONE / "examples" / "documents" / "treasure-island-opening.txt"
-_NUM_CLIENTS = 16
 _NUM_WORKERS = 3
 _MAX_TURNS = 8
 _SAMPLE_S = 5.0
+_SAMPLES_TOLD = 12
+"""Samples from one that is told to the next: a minute."""
 _KILL_S = 25.0
 """Mean seconds between two kills of a worker."""
 _DOWN_S = 5.0
@@ -49,43 +51,29 @@ _NEAR_S = 2.0
 """Seconds after a worker is up again in which the door may not know it yet."""
 _MAX_GROWTH = 1.05
 _MAX_MORE_FILES = 8
-_KINDS = ("chat", "chat", "stream", "stream", "stream", "response", "text", "vector", "app", "leaves", "bad")
+_KINDS = (
+    "chat",
+    "chat",
+    "stream",
+    "stream",
+    "stream",
+    "response",
+    "text",
+    "vector",
+    "app",
+    "leaves",
+    "bad",
+    "stranger",
+)
+_TENANTS = ("day", "evening", "night")
+"""Tenants, whose keys are their names, doubled; the last one has batches."""
+_BATCH_PAUSE_S = 20.0
+_ADMIN = "STRETTO_SOAK_ADMIN_KEY"
+_SETTINGS = f"""
+[service]
+admin_key_env = "{_ADMIN}"
+""" + "".join(f'[[service.tenant]]\nname = "{name}"\nkeys = ["{name * 2}"]\n' for name in _TENANTS)
 _BAD: tuple[bytes, ...] = (b"{", b"[]", b'{"model": "llama-2-7b"}', b'{"model": "none", "messages": []}')
-
-
-class Served:
-    """A command of `stretto` that runs, with its log in a file."""
-
-    def __init__(self, log: Path, *command: str) -> None:
-        self._log, self._command = log, (sys.executable, "-m", "stretto", *command)
-        self.start()
-
-    def start(self) -> None:
-        """Start it, and wait until it tells its address.
-
-        Raises:
-            SystemExit: it has ended.
-        """
-        self._log.unlink(missing_ok=True)
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(self._command, cwd=CLONE, stdout=log, stderr=log)
-        while not (found := re.search(r"http://[^\s,]+", self._log.read_text())):
-            if self.process.poll() is not None:
-                raise SystemExit(f"stretto {self._command[3]} has ended:\n{self._log.read_text()}")
-            time.sleep(0.1)
-        self.url = found[0]
-
-    def kill(self) -> None:
-        """Kill it."""
-        self.process.kill()
-        self.process.wait()
-
-    def sample(self) -> tuple[float, int]:
-        """Return its memory in MB, and its number of open files."""
-        process = Path(f"/proc/{self.process.pid}")
-        kept = re.search(r"VmRSS:\s+(\d+)", (process / "status").read_text())
-        assert kept is not None
-        return int(kept[1]) / 1024, len(os.listdir(process / "fd"))
 
 
 @dataclass
@@ -107,7 +95,7 @@ class Soak:
 
     async def client(self, number: int) -> None:
         """Ask until the end."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=120) as http:
+        async with self._http(_TENANTS[number % len(_TENANTS)]) as http:
             messages: list[dict[str, str]] = []
             while time.monotonic() < self.until_s:
                 kind = self.random.choice(_KINDS)
@@ -116,13 +104,36 @@ class Soak:
                     end = await self._ask(http, kind, messages, number)
                 except httpx.HTTPError as error:
                     end = type(error).__name__
-                if end not in ("answered", "left", "refused"):
-                    if self._met_a_fault(begun_s, time.monotonic()):
-                        end = f"{end}, a worker was down"
-                    else:
-                        self.failures.append(f"{kind}: {end}")
-                self.ends[kind, end] += 1
+                self._note(kind, end, begun_s)
                 await asyncio.sleep(self.random.random())
+
+    async def batches(self) -> None:
+        """Have one batch answered after the other, until the end."""
+        async with self._http(_TENANTS[-1]) as http:
+            for number in count():
+                if time.monotonic() >= self.until_s:
+                    return
+                begun_s = time.monotonic()
+                try:
+                    end = await batch_end(http, MODEL, number, self.until_s)
+                except httpx.HTTPError as error:
+                    end = type(error).__name__
+                if end:
+                    self._note("batch", end, begun_s)
+                await asyncio.sleep(_BATCH_PAUSE_S * self.random.random())
+
+    def _http(self, tenant: str) -> httpx.AsyncClient:
+        headers = {"authorization": f"Bearer {tenant * 2}"}
+        return httpx.AsyncClient(base_url=self.url, timeout=120, headers=headers)
+
+    def _note(self, kind: str, end: str, begun_s: float) -> None:
+        """Note how a request ended; it has failed if that was not to be, and no fault was near."""
+        if end not in ("answered", "left", "refused"):
+            if self._met_a_fault(begun_s, time.monotonic()):
+                end = f"{end}, a worker was down"
+            else:
+                self.failures.append(f"{kind}: {end}")
+        self.ends[kind, end] += 1
 
     async def _ask(
         self, http: httpx.AsyncClient, kind: str, messages: list[dict[str, str]], number: int
@@ -135,27 +146,31 @@ class Soak:
         asked: dict[str, Any] = {"model": MODEL, "max_tokens": limit}
         match kind:
             case "vector":
-                return _end(
+                return end_of(
                     await http.post("/v1/embeddings", json={"model": "embedding", "input": text[:99]})
                 )
             case "app":
                 question = [{"role": "user", "content": "Who lived there?"}]
                 app = {"model": "app:naive", "messages": question}
-                return _end(await http.post("/v1/chat/completions", json=app))
+                return end_of(await http.post("/v1/chat/completions", json=app))
             case "bad":
                 answer = await http.post("/v1/chat/completions", content=self.random.choice(_BAD))
                 return "refused" if 400 <= answer.status_code < 500 else str(answer.status_code)
+            case "stranger":
+                body = {"model": MODEL, "prompt": text}
+                answer = await http.post("/v1/completions", json=body, headers={"authorization": "Bearer x"})
+                return "refused" if answer.status_code == 401 else str(answer.status_code)
             case "text":
-                return _end(await http.post("/v1/completions", json={**asked, "prompt": text}))
+                return end_of(await http.post("/v1/completions", json={**asked, "prompt": text}))
             case "response":
                 one = {"model": MODEL, "input": text, "max_output_tokens": limit}
-                return _end(await http.post("/v1/responses", json=one))
+                return end_of(await http.post("/v1/responses", json=one))
         messages.append({"role": "user", "content": text})
         asked["messages"] = messages
         if kind == "chat":
             answer = await http.post("/v1/chat/completions", json=asked)
             messages.append({"role": "assistant", "content": answer.text[:200]})
-            return _end(answer)
+            return end_of(answer)
         async with http.stream("POST", "/v1/chat/completions", json={**asked, "stream": True}) as answer:
             last = b""
             async for part in answer.aiter_bytes():
@@ -182,22 +197,20 @@ class Soak:
             self.faults_s[-1] = (self.faults_s[-1][0], time.monotonic())
 
 
-def _end(answer: httpx.Response) -> str:
-    return "answered" if answer.status_code == 200 else f"{answer.status_code} {answer.text[:200]}"
-
-
 async def _sample(door: Served, until_s: float) -> list[tuple[float, int]]:
-    found = []
+    found: list[tuple[float, int]] = []
     while time.monotonic() < until_s:
         await asyncio.sleep(_SAMPLE_S)
         found.append(door.sample())
+        if len(found) % _SAMPLES_TOLD == 0:
+            print("{:.0f} s: {:.1f} MB, {} open files".format(len(found) * _SAMPLE_S, *found[-1]), flush=True)
     return found
 
 
-async def soak(door: Served, workers: list[Served], seconds: float, seed: int) -> int:
+async def soak(door: Served, workers: list[Served], seconds: float, num_clients: int, seed: int) -> int:
     """Let clients ask for some seconds; print what came of it, and return the exit code."""
     one = Soak(door.url, time.monotonic() + seconds, Random(seed))
-    clients = asyncio.gather(*map(one.client, range(_NUM_CLIENTS)))
+    clients = asyncio.gather(*map(one.client, range(num_clients)), one.batches())
     samples, *_ = await asyncio.gather(_sample(door, one.until_s), one.kill_workers(workers), clients)
     for (kind, end), number in sorted(one.ends.items()):
         print(f"{kind}: {end}: {number}")
@@ -219,6 +232,7 @@ def main() -> int:
     """Run the check; return its exit code."""
     parser = argparse.ArgumentParser(prog="checks.door_soak", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600, help="length of the load")
+    parser.add_argument("--clients", type=int, default=16, help="clients that ask at once")
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices")
     given = parser.parse_args()
     with ExitStack() as stack:
@@ -232,11 +246,26 @@ def main() -> int:
         emulate = ("emulate", "--model", MODEL, "--loading-s", "0", "--port")
         workers = [run(f"worker-{n}", *emulate, str(free_port())) for n in range(_NUM_WORKERS)]
         port = free_port()
-        collector = stack.enter_context(onlooker(port, looks=True))
-        command = ["serve", "--port", str(port), "--app", "naive", "--docs", str(_BOOK), "--otel", collector]
+        os.environ[_ADMIN] = "the admin"
+        collector = stack.enter_context(onlooker(port, looks=True, key=os.environ[_ADMIN]))
+        (folder / "engines.toml").write_text(_SETTINGS)
+        command = [
+            "serve",
+            "--engines",
+            str(folder / "engines.toml"),
+            "--port",
+            str(port),
+            "--app",
+            "naive",
+            "--docs",
+            str(_BOOK),
+            "--otel",
+            collector,
+        ]
         command += ["--state", str(folder / "state"), "--log-level", "info", "--log-format", "json"]
         command += [word for worker in workers for word in ("--worker", worker.url)]
-        return asyncio.run(soak(run("door", *command), workers, given.seconds, given.seed))
+        door = run("door", *command)
+        return asyncio.run(soak(door, workers, given.seconds, given.clients, given.seed))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from random import Random
 import httpx
 
 from benchmarks.router.contestants import free_port
-from checks.door_soak import MODEL, Served
+from checks.door_soak import MODEL
+from checks.served import Served
 
 _WITHIN = 0.1
 _NUM_SLOTS = 8

@@ -29,8 +29,8 @@ from pathlib import Path
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from benchmarks.size.real_time import run_real
-from stretto.sizing.answer import likely_level
 from stretto.sizing.asked import parse_servers
+from stretto.sizing.first_guess import likely_levels
 from stretto.sizing.load import Load, Unit
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
@@ -81,7 +81,7 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
     goals: list[Goal] = []
     for name, path, scale in traces:
         study, fleet = _asked(size, name, path, scale, options)
-        (*_, capacity) = study.capacities(fleet, [likely_level(study, fleet.servers[0][0])])
+        (*_, capacity) = study.capacities(fleet, likely_levels(study, fleet.servers[0][0]))
         points = [
             (_point(study, fleet, share * capacity.middle, draw), share, draw)
             for draw in range(size.draws)

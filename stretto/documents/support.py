@@ -32,12 +32,15 @@ NOT_FOUND = "Probably not in the documents."
 
 _WEIGHT_OF_PAIRS = 0.3
 _COST_OF_A_PLACE = 0.2
+_COST_OF_A_COLON = 0.4
+"""Cost of a sentence that introduces what is not there: it has words of any question, seldom an answer."""
 _REPEATED = 3
 _LEAST_SHARE = 0.5
 """Smallest share of a question's words that a passage which answers it holds."""
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]")
 """Letters of Thai, Lao, Japanese and Chinese, which are written without spaces between words."""
-_NAME = re.compile(r"[^\W_]+(?:[-_]+[^\W_]+)+")
+_COMPOUND = re.compile(r"[^\W_]+(?:[-_]+[^\W_]+)+")
+_OF_CODE = re.compile(r"[\d_]|-.*-")
 _BULLET = re.compile(r"[-*+•–] ")
 _ITEM = re.compile(r"(?:[-*+•–]|\d{1,3}[.)])[ \t]")
 _LEAST_ROOT = 3
@@ -161,6 +164,7 @@ def best_sentence(question: str, passages: Sequence[str]) -> str | None:
         if not shared or not (_has_value(one.text) or _adds(stems(one.text), asked)):
             continue
         score = shared / all_weights - _COST_OF_A_PLACE * one.place
+        score -= _COST_OF_A_COLON * one.text.endswith(":")
         score += _WEIGHT_OF_PAIRS * len(pairs.intersection(pairwise(one.words))) / max(1, len(pairs))
         if score > best_score:
             best, best_score = one.text, score
@@ -174,8 +178,10 @@ def _has_value(text: str) -> bool:
 
 
 def _names(text: str) -> set[str]:
-    """Return the names of code in a text, such as `max_hold_s`, `x-request-id` and `gpu-02`."""
-    return set(_NAME.findall(text.lower()))
+    """Return the names of code in a text, such as `max_hold_s`, `x-request-id` and `gpu-02`. A compound of
+    two plain words, as "well-known", is none: its words would count twice.
+    """
+    return {name for name in _COMPOUND.findall(text.lower()) if _OF_CODE.search(name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +203,7 @@ class _Statement:
 
 def _statements(passages: Sequence[str]) -> Iterator[_Statement]:
     """Yield the sentences of all passages, each text once. A heading belongs to the sentence below it, and
-    what a sentence with a colon introduces belongs to that sentence. If that is no list and no code, the
-    sentence is left out, for it says nothing by itself.
+    the list or the code that a sentence with a colon introduces belongs to that sentence.
     """
     seen: set[str] = set()
     for place, passage in enumerate(passages):
@@ -212,7 +217,7 @@ def _statements(passages: Sequence[str]) -> Iterator[_Statement]:
             words, names = [*stems(heading), *stems(text)], _names(text)
             if text.endswith(":"):
                 text = " ".join([text, *_introduced(passage, spans[at + 1 :])])
-            if text not in seen and not text.endswith(":"):
+            if text not in seen:
                 seen.add(text)
                 yield _Statement(place, text, words, names)
             heading = ""
@@ -225,10 +230,13 @@ def _on_one_line(passage: str, start: int, end: int) -> str:
 
 
 def _is_heading(passage: str, spans: Sequence[tuple[int, int]], at: int) -> bool:
-    """Return whether a sentence is a short line that a blank line and another sentence follow."""
+    """Return whether a sentence is a short line that a blank line and another sentence follow. The last row
+    of a table is none.
+    """
     start, end = spans[at]
     return (
         at + 1 < len(spans)
+        and not passage.startswith(ROW_MARK, start)
         and passage[start:end].count(" ") < _MAX_HEADING_WORDS
         and "\n" not in passage[start:end]
         and passage[end - 1].isalnum()

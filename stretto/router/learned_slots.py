@@ -4,7 +4,8 @@ What waits at a worker waits there in order of arrival. So no more is sent than 
 the router, in its order. A worker tells how many run and wait when it is looked at. Rules:
 
 - Where some wait in several looks one after the other, while about as many run, the most of those is what it
-  runs at once. A single look tells nothing: what has just come waits for a moment.
+  runs at once. A single look tells nothing. What has just come waits until the next step begins, so that it
+  counts as waiting after `JUST_SENT_S` only: where requests are short, each look would show some.
 - Fewer may have run for want of KV memory. So while the router has requests that wait, and the worker is full
   and has none, a little more is sent. If that waits there, the next trial comes after twice as many looks.
 - A worker that was down may be another process, so that it is learned anew.
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 _LOOKS = 3
 """Looks one after the other with some that wait, from which it is learned."""
+JUST_SENT_S = 0.5
+"""Time for which a request may wait at a worker though there is room, until a long step ends."""
 _ALIKE = 0.75
 """Least part of the most that ran, in each of these looks."""
 _MORE = 0.05
@@ -39,6 +42,7 @@ class LearnedSlots:
         """Take what a worker tells; return whether the limit has changed.
 
         Args:
+            num_waiting: requests that have waited there for longer than `JUST_SENT_S`.
             are_held: whether the router has requests that wait.
         """
         before = self.limit

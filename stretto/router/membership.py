@@ -9,6 +9,7 @@ from stretto.cluster.loading import loading_shares
 from stretto.model.errors import ConfigError
 from stretto.router.config import WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
+from stretto.router.learned_slots import JUST_SENT_S
 from stretto.router.messages import Check, Cut, RouterAction, Stop, WorkerGone, WorkerId
 from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.repeats import Repeats
@@ -80,10 +81,14 @@ class Membership:
     def looked_at(
         self, worker: WorkerId, num_running: int, num_waiting: int, now_s: float
     ) -> list[RouterAction]:
-        """Handle how many requests run and wait at a worker, as it tells itself."""
+        """Handle how many requests run and wait at a worker, as it tells itself. Of those that wait, the ones
+        that it has just got tell nothing.
+        """
         if (found := self._open.workers.get(worker)) is None or found.state != "serving":
             return []
-        if not found.slots.look(num_running, num_waiting, are_held=bool(self._open.waiting)):
+        sent_s = [self._open.clients[ticket].sent_s for ticket in self._open.at(worker)]
+        num_queued = max(0, num_waiting - sum(now_s - one_s < JUST_SENT_S for one_s in sent_s))
+        if not found.slots.look(num_running, num_queued, are_held=bool(self._open.waiting)):
             return []
         self._open.loads.refresh(found)
         return self._turns.fill(worker, now_s) if self._open.waiting else []

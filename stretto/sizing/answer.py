@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stretto.sizing.capacity import Capacity
+from stretto.sizing.first_guess import likely_levels
 from stretto.sizing.fleets import Counts, FleetSearch, place, search_fleets
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import Objective
@@ -139,7 +140,7 @@ def answers(
         fleet = Fleet(((server, 1),))
         price = None if prices is None else prices[place_of]
         before = answer.alone
-        for capacity in study.capacities(fleet, [likely_level(study, server)]):
+        for capacity in study.capacities(fleet, likely_levels(study, server)):
             served = _served(study, fleet, capacity, price)
             answer = replace(answer, alone=(*before, served))
             yield answer
@@ -182,7 +183,7 @@ def _with_fleet(
     yield answer
     if answer.fleets.best is not None:
         fleet, price = answer.fleets.best
-        for capacity in study.capacities(fleet, [study.grid.at_most(wanted.amount)]):
+        for capacity in study.capacities(fleet, [study.grid.at_most(wanted.amount)] * study.draws):
             answer = replace(answer, best=_served(study, fleet, capacity, price))
             yield answer
 
@@ -209,20 +210,6 @@ def _nearest(study: Study, wanted: Load) -> Break | None:
         if load == wanted and (missed := outcome.missed(study.objectives))
     ]
     return min(broken, key=lambda one: one.times_limit, default=None)
-
-
-def likely_level(study: Study, server: Server) -> int:
-    """Return a likely capacity of a server: as many contexts as its KV memory holds, or as many answers as it
-    writes.
-    """
-    traffic = study.traffic
-    if study.unit == "sessions":
-        return study.grid.at_most(max(1.0, 0.7 * server.kv_tokens / traffic.mean_prompt))
-    batch = 16
-    token_s = server.replica().profile.decode_s(batch) / batch
-    prompt_s = server.replica().profile.per_unit_s * traffic.mean_prompt
-    seconds = traffic.requests_per_job * (token_s * traffic.mean_output + prompt_s)
-    return study.grid.at_most(0.7 / seconds)
 
 
 def _served(study: Study, fleet: Fleet, capacity: Capacity, price: float | None) -> Served:

@@ -19,6 +19,7 @@ from stretto.model.tasks import Done
 from stretto.sched.messages import Action, Admit, Emit, Event, LLMReport, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
+from stretto.sizing.arrivals import arrivals, seeded
 from stretto.sizing.measured import Enough, Measures, Window
 from stretto.sizing.objectives import Objective
 from stretto.sizing.traffic import RecordedJob, Traffic
@@ -160,15 +161,15 @@ class JobLoad(Observer):
             clock.at(window.warm_s + number / _CHECKS * length_s, self._check)
         if self._load.unit == "sessions":
             for lane in range(int(self._load.amount)):
-                draw = self._draw(f"lane {lane}")
+                draw = seeded(self._seed, f"lane {lane}")
                 self._enter(draw, draw)
             return
-        draw = self._draw("begun")
+        draw = seeded(self._seed, "begun")
         place = draw.expovariate(1.0)
         while place < self._load.amount * self._traffic.mean_s:
             self._enter(draw, None)
             place += draw.expovariate(1.0)
-        self._arrive_next(self._gaps(), self._draw("jobs"), 0.0)
+        self._arrive_next(arrivals(self._traffic, self._load.amount, self._seed))
 
     def on_reply(self, reply: Reply) -> None:
         """Go on with the job of a request that has ended. Raises what the request has failed with."""
@@ -206,23 +207,12 @@ class JobLoad(Observer):
 
     # --- jobs
 
-    def _draw(self, name: str) -> Random:
-        return Random(f"size/{self._seed}/{name}")
-
-    def _gaps(self) -> Iterator[float]:
-        """Yield the times between arrivals without end, with a mean of 1."""
-        gaps, draw = self._traffic.gaps, self._draw("gaps")
-        place = draw.randrange(len(gaps)) if gaps else 0
-        while True:
-            yield gaps[place % len(gaps)] if gaps else draw.expovariate(1.0)
-            place += 1
-
-    def _arrive_next(self, gaps: Iterator[float], draw: Random, before_s: float) -> None:
-        at_s = before_s + next(gaps) / self._load.amount
+    def _arrive_next(self, coming: Iterator[tuple[float, RecordedJob]]) -> None:
+        at_s, job = next(coming)
 
         def arrive() -> Sequence[Event]:
-            self._arrive_next(gaps, draw, at_s)
-            return self._start(draw.choice(self._traffic.jobs), None)
+            self._arrive_next(coming)
+            return self._start(job, None)
 
         self._clock.at(at_s, arrive)
 

@@ -96,18 +96,16 @@ class Study:
         """Yield the capacity of a fleet by the first draw, by the first two, and so on.
 
         Args:
-            guesses: likely level by draw. If there is one alone, it is for the first draw, and what that one
-                finds is the guess for all others.
+            guesses: likely level by draw. All others move as far as the first one was wrong.
         """
         likely = [self.lowest if guess is None else guess for guess in guesses]
-        levels: list[int | None] = []
-        if len(likely) == 1:
-            levels = [level for _, level in self._levels(fleet, {0: likely[0]})]
-            yield Capacity(self.grid, tuple(levels))
-            likely = [likely[0] if levels[0] is None else levels[0]] * self.draws
+        ((_, first),) = self._levels(fleet, {0: likely[0]})
+        levels = [first]
+        yield Capacity(self.grid, (first,))
+        moved = 0 if first is None else first - likely[0]
         found: dict[int, int | None] = {}
         for draw, level in self._levels(
-            fleet, {draw: likely[draw] for draw in range(len(levels), self.draws)}
+            fleet, {draw: max(self.lowest, likely[draw] + moved) for draw in range(1, self.draws)}
         ):
             found[draw] = level
             while len(levels) in found:

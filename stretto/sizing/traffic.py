@@ -81,6 +81,19 @@ class RecordedJob:
         """Tokens of the longest prompt."""
         return max(call.num_prompt for call in self.calls.values())
 
+    @cached_property
+    def new_prompts(self) -> Mapping[str, int]:
+        """Tokens of each prompt that no prompt before it has, by request; about, as blocks are taken to be
+        numbered in the order in which they come.
+        """
+        num_seen, found = 0, {}
+        for name, call in self.calls.items():
+            ends = [first + count for first, count in call.runs]
+            num_old = sum(max(0, min(first + count, num_seen) - first) for first, count in call.runs)
+            num_seen = max(num_seen, *ends, 0)
+            found[name] = max(1, call.num_prompt - call.block_tokens * (len(call.common) + num_old))
+        return found
+
     @property
     def most_output(self) -> int:
         """Tokens of the longest answer."""
@@ -123,6 +136,11 @@ class Traffic:
     def mean_prompt(self) -> float:
         """Mean number of tokens of a prompt."""
         return statistics.fmean(call.num_prompt for job in self.jobs for call in job.calls.values())
+
+    @cached_property
+    def mean_new_prompt(self) -> float:
+        """Mean number of tokens of a prompt that no other request has had before in a prompt."""
+        return statistics.fmean(new for job in self.jobs for new in job.new_prompts.values())
 
     @cached_property
     def mean_output(self) -> float:

@@ -12,7 +12,6 @@ import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
-from benchmarks.common.mini_model import MINI
 from stretto.engines.profiles import PROFILES
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineFailure
@@ -141,15 +140,13 @@ def test_several_llms_are_replicas_of_one_engine(stretto: CommandLine, doc: Path
 
 
 def test_the_file_of_the_page_on_engines_runs(
-    stretto: CommandLine, doc: Path, questions: Path, tmp_path: Path
+    stretto: CommandLine, doc: Path, questions: Path, tmp_path: Path, tiny_checkpoint: Path
 ) -> None:
-    """The example runs with a server of the test's, with the small model as the checkpoint, and with a
-    placement that uses both.
-    """
+    """The example runs with a server and a checkpoint of the test's, and with a placement that uses both."""
     (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "engines.md").read_text("utf-8"), re.DOTALL)
     with serving(says_an_inn) as url:
         for shown, used in (
-            ("checkpoints/small", MINI),
+            ("checkpoints/small", tiny_checkpoint),
             ("http://127.0.0.1:8000", url),
             ('placement = "stretto"', 'placement = "least_loaded"'),
         ):

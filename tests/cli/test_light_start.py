@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -39,19 +40,30 @@ HEAVY = {
 }
 MAX_OWN_MODULES = 45
 """Modules of this package that help may import; engines and schedulers are some hundreds."""
-_REPORTING = """
-import atexit, json, pathlib, sys
-atexit.register(lambda: pathlib.Path(sys.argv.pop()).write_text(json.dumps(sorted(sys.modules))))
-report = sys.argv.pop()
+_FORKING = """
+import json, os, pathlib, sys
+import typer.rich_utils
+import stretto.cli.commands
 from stretto.cli.main import main
-code = 0
-try:
-    main()
-except SystemExit as end:
-    code = end.code
-sys.argv.append(report)
-sys.exit(code)
+for line in sys.stdin:
+    folder, *arguments = json.loads(line)
+    child = os.fork()
+    if not child:
+        for number, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
+        sys.argv = ["-c", *arguments]
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        finally:
+            pathlib.Path(folder, "modules").write_text(json.dumps(sorted(sys.modules)))
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+"""Runs each line of arguments in a fork of a process that has imported what all commands import."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +86,31 @@ class Ended:
         return {module for module in self.modules if module.partition(".")[0] == "stretto"}
 
 
-def run(folder: Path, *arguments: object) -> Ended:
-    """Run a command in a process of its own."""
-    report = folder / "modules.json"
-    command = [sys.executable, "-c", _REPORTING, *map(str, arguments), str(report)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    modules = frozenset(json.loads(report.read_text()))
-    return Ended(ended.returncode, ended.stdout, ended.stderr, modules)
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def forking() -> Iterator[subprocess.Popen[str]]:
+    """Return the process that forks: most of the time of a start is Python's own."""
+    command = [sys.executable, "-c", _FORKING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.communicate()
+
+
+@pytest.fixture
+def run(forking: subprocess.Popen[str], tmp_path: Path) -> Run:
+    """Return what runs a command in a process of its own."""
+
+    def run(*arguments: object) -> Ended:
+        assert forking.stdin
+        assert forking.stdout
+        print(json.dumps([str(tmp_path), *map(str, arguments)]), file=forking.stdin, flush=True)
+        code = int(forking.stdout.readline())
+        out, err = ((tmp_path / name).read_text("utf-8") for name in ("out", "err"))
+        return Ended(code, out, err, frozenset(json.loads((tmp_path / "modules").read_text())))
+
+    return run
 
 
 def commands() -> list[str]:
@@ -88,21 +118,19 @@ def commands() -> list[str]:
     return group.list_commands(None)  # type: ignore[attr-defined, no-any-return]
 
 
-def test_the_version_needs_nothing(tmp_path: Path) -> None:
-    ended = run(tmp_path, "--version")
-    assert ended.out == f"{stretto.__version__}\n"
-    assert not ended.packages & {"typer", "rich", "numpy", *HEAVY}
-    assert len(ended.own) < 10
+def test_the_version_needs_nothing() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "stretto", "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    modules = frozenset(line.rpartition("|")[2].strip() for line in ended.stderr.splitlines())
+    version = Ended(0, ended.stdout, "", modules)
+    assert version.out == f"{metadata.version('stretto')}\n" == f"{stretto.__version__}\n"
+    assert "stretto.cli.main" in modules
+    assert not version.packages & {"typer", "rich", "numpy", *HEAVY}
+    assert len(version.own) < 10
 
 
-def test_the_version_is_that_of_the_distribution() -> None:
-    assert stretto.__version__ == metadata.version("stretto")
-    command = [sys.executable, "-m", "stretto", "--version"]
-    assert subprocess.run(command, capture_output=True, text=True).stdout == f"{stretto.__version__}\n"
-
-
-def test_help_lists_all_commands(tmp_path: Path) -> None:
-    ended = run(tmp_path, "--help")
+def test_help_lists_all_commands(run: Run) -> None:
+    ended = run("--help")
     assert ended.code == 0
     for command in commands():
         assert f" {command} " in ended.out
@@ -111,16 +139,16 @@ def test_help_lists_all_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_help_of_a_command_imports_its_options_alone(tmp_path: Path, command: str) -> None:
-    ended = run(tmp_path, command, "--help")
+def test_help_of_a_command_imports_its_options_alone(run: Run, command: str) -> None:
+    ended = run(command, "--help")
     assert ended.code == 0
     assert "Usage:" in ended.out
     assert not ended.packages & {"numpy", *HEAVY}
     assert len(ended.own) < MAX_OWN_MODULES
 
 
-def test_a_misspelt_command_is_suggested(tmp_path: Path) -> None:
-    ended = run(tmp_path, "aks")
+def test_a_misspelt_command_is_suggested(run: Run) -> None:
+    ended = run("aks")
     assert ended.code == 2
     assert "Did you mean 'ask'?" in ended.err
     assert not ended.packages & {"numpy", *HEAVY}
@@ -176,7 +204,7 @@ ERRORS = (
     [pytest.param(*row, marks=() if at % 4 == 0 else pytest.mark.long) for at, row in enumerate(ERRORS)],
 )
 def test_an_argument_is_refused_before_anything_heavy_is_imported(
-    tmp_path: Path, arguments: str, message: str
+    run: Run, tmp_path: Path, arguments: str, message: str
 ) -> None:
     paths = {name: tmp_path / name for name in ("none", "doc", "out", "engines")}
     paths["doc"].write_text("The captain lived at the inn.\n")
@@ -185,7 +213,7 @@ def test_an_argument_is_refused_before_anything_heavy_is_imported(
         '[[replica]]\nengine = "llm"\nexecutable = "transformer"\n'
         'config = { path = "checkpoints/small", layers = 3 }\n'
     )
-    ended = run(tmp_path, *(word.format(**paths) for word in arguments.split()))
+    ended = run(*(word.format(**paths) for word in arguments.split()))
     assert ended.code == 2, ended.err
     assert message in " ".join(ended.err.replace("│", " ").split())
     assert "Traceback" not in ended.err

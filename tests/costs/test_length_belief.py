@@ -115,6 +115,6 @@ def test_the_interval_of_what_is_left_holds_the_truth_although_another_task_was_
     random = np.random.default_rng(3)
     truth = output_lengths(dict.fromkeys(range(3, 301, 3), 1.0))
     believed = LengthBelief(UNIFORM, worth=5.0)
-    found = [tokens_left(truth, believed, 60, random) for _ in range(200)]
+    found = [tokens_left(truth, believed, 60, random) for _ in range(100)]
     held = sum(low <= left <= high for left, low, high in found) / len(found)
     assert 0.85 <= held <= 0.95

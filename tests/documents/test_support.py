@@ -114,7 +114,9 @@ def test_of_a_row_the_cells_are_quoted_that_are_asked_for(question: str, quoted:
         ("How long may clients have held bytes?", "max_held_bytes = 5 # the default, of all clients"),
         ("What does rolling back take?", "It takes 90 seconds."),  # the heading's words count
         ("Does Word need the extra office?", "Kind: Word; Extra: office"),  # nothing is new
-        ("Who owns db-02?", "Host: db-02; Owner: Ada"),
+        ("Who owns db-02?", "Host: db-02; Owner: Ada"),  # the last row of a table is no heading
+        ("Which host is well-known?", "The host of Ada is well-known."),  # an introduction says less
+        ("What shows racks?", "The following table shows well-known hosts by rack:"),  # more than nothing
     ],
 )
 def test_the_best_sentence_of_technical_documents(question: str, quoted: str) -> None:
@@ -124,7 +126,8 @@ def test_the_best_sentence_of_technical_documents(question: str, quoted: str) ->
         "```toml\nmax_held_bytes = 5  # the default, of all clients\nmax_hold_s = 600  # by default\n```\n\n"
         "## Rolling back\n\nIt takes 90 seconds. Clients wait. Extras are as follows:\n\n"
         "| Kind | Extra |\n|---|---|\n| Word | office |\n| Mail | local |\n\n"
-        "| Host | Cores | Owner |\n|---|---|---|\n| web-02 | 8 | Bob |\n| db-02 | 32 | Ada |\n"
+        "| Host | Cores | Owner |\n|---|---|---|\n| web-02 | 8 | Bob |\n| db-02 | 32 | Ada |\n\n"
+        "The following table shows well-known hosts by rack:\n\nThe host of Ada is well-known.\n"
     )
     assert quote(question, [section.text for section in parse_markdown(markdown.encode())]) == quoted
 

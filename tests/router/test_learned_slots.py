@@ -96,6 +96,18 @@ def test_requests_wait_here_and_not_there() -> None:
     state.check_invariants()
 
 
+def test_requests_that_were_just_sent_are_no_queue() -> None:
+    """Short requests: at each look one has come that waits for the next step, though there is room."""
+    state = state_of(256)
+    for number in range(20):
+        tickets = [state.arrive(RoutedRequest(model="m", num_tokens=10), number + 0.9)[0] for _ in range(2)]
+        assert state.membership.looked_at(0, 1, 1, number + 1.0) == []
+        assert state.view.workers()[0].num_slots == 256
+        for ticket in tickets:
+            state.answered(ticket, 200, WorkerUsage(), number + 1.1)
+    state.check_invariants()
+
+
 def test_a_trial_sends_what_waits() -> None:
     state = state_of(256)
     for _ in range(4):

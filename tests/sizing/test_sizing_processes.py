@@ -28,9 +28,9 @@ def study() -> Study:
 
 def test_runs_in_processes_find_what_runs_in_this_one_find() -> None:
     here, apart = study(), study()
-    found = [one.levels for one in here.capacities(FLEET, [2])]
+    found = [one.levels for one in here.capacities(FLEET, [2, 2, 2])]
     with in_processes(apart, 2) as told:
-        assert [one.levels for one in told.capacities(FLEET, [2])] == found
+        assert [one.levels for one in told.capacities(FLEET, [2, 2, 2])] == found
         assert not told.serves(FLEET, Load("sessions", 4))
     assert not here.serves(FLEET, Load("sessions", 4))
     assert len(here.outcomes) > 3

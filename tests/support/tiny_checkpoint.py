@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import LlamaConfig, LlamaForCausalLM
 
 BOS, EOS = "<|begin|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -60,6 +58,9 @@ def build_tiny_checkpoint(
     folder: Path, *, seed: int = 0, context_tokens: int = 2048, chat_template: bool = False
 ) -> Path:
     """Write the checkpoint into `folder` and return it. Equal arguments give equal files."""
+    import torch  # here, for both take seconds, and every collection of tests imports this module
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
