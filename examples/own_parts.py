@@ -5,9 +5,9 @@ The app runs twice: for real, and in the simulator, where the engine's profile s
 python examples/own_parts.py
 stretto explain --app examples/own_parts.py:app
 
-`profile_engine(dictionary, print, vocabulary.ops)` of `stretto.engines.profiling` measures the engine with the
-batches of `OpSpec.workloads`. `OpSpec` and `BatchEngine` (`stretto/engines/contract.py`) say what else a row and
-an engine may have.
+`profile_engine(dictionary, print, vocabulary.ops)` of `stretto.engines.profiling` measures the engine with
+the batches of `OpSpec.workloads`. `OpSpec` and `BatchEngine` (`stretto/engines/contract.py`) say what else a row
+and an engine may have.
 """
 
 import asyncio
