@@ -6,8 +6,8 @@ python examples/own_parts.py
 stretto explain --app examples/own_parts.py:app
 
 `profile_engine(dictionary, print, vocabulary.ops)` of `stretto.engines.profiling` measures the engine with
-the batches of `OpSpec.workloads`. `OpSpec` and `BatchEngine` (`stretto/engines/contract.py`) say what else a row
-and an engine may have.
+the batches of `OpSpec.workloads`. What else a row and an engine may have is said at `OpSpec` and at
+`BatchEngine` (`stretto/engines/contract.py`).
 """
 
 import asyncio
