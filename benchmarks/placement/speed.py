@@ -125,7 +125,7 @@ def bytes_per_token(num_requests: int, num_tokens: int, num_tools: int, seed: in
         before = tracemalloc.get_traced_memory()[0]
         tree = PrefixTree()
         for instance in range(_INSTANCES):
-            tree.join(instance)
+            tree.holders.join(instance)
         for number in range(num_requests):
             hashes = _HASHER.hash_buffer(next(stream), _ROOT).data
             tree.use(number % _INSTANCES, hashes, float(number))

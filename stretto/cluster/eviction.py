@@ -53,7 +53,7 @@ def victims(
         return
     num_new = (request.num_tokens - held_tokens) // key.block_tokens
     excess = cache.num_blocks + num_new - cache.capacity
-    tree = index.tree(view.space) if excess > 0 else None
+    tree = index.trees.get(view.space) if excess > 0 else None
     if tree is None:
         return
     size = key.block_tokens

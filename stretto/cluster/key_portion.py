@@ -40,7 +40,7 @@ def key_portion(index: PrefixIndex, request: PlacementRequest, held: HeldTokens)
     if 2 * most <= request.num_tokens:
         return None
     for space, key in request.keys.items():
-        tree = index.tree(space)
+        tree = index.trees.get(space)
         if tree is None:
             continue
         path, num_matched = tree.runs.path(pack_hashes(key.blocks))

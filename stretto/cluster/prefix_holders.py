@@ -63,8 +63,10 @@ class Holders:
     def __contains__(self, instance: InstanceId) -> bool:
         return instance in self._caches
 
-    def join(self, instance: InstanceId, capacity_blocks: float) -> Cache:
-        """Add an instance that holds nothing yet; return its cache."""
+    def join(self, instance: InstanceId, capacity_blocks: float = math.inf) -> Cache:
+        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later; return its
+        cache.
+        """
         if instance in self._caches:
             raise InternalError(f"instance {instance} has joined before")
         place = next((n for n, one in enumerate(self._at_place) if one is None), len(self._at_place))

@@ -58,6 +58,8 @@ class PrefixIndex:
         rate_s: seconds after which a use of a prefix counts as 1/e of one.
 
     Attributes:
+        members: the instances that have joined.
+        trees: the prefixes that were sent to instances of each space.
         caches: what each instance that has a space would hold if it evicted what
             was used least recently.
         now_s: time of the last request that was sent.
@@ -68,32 +70,13 @@ class PrefixIndex:
     ) -> None:
         self.reported = HeldBlocks()
         self._settings = window_s, max_bytes, rate_s
-        self._trees: dict[str, PrefixTree] = {}
+        self.trees: dict[str, PrefixTree] = {}
         self._followed: dict[str, PrefixTree] = {}
         self.caches: dict[InstanceId, Cache] = {}
-        self._members: dict[InstanceId, IndexMember] = {}
+        self.members: dict[InstanceId, IndexMember] = {}
         self._reporting: set[InstanceId] = set()
         self._unbound: SentRequest | None = None
         self.now_s = 0.0
-
-    @property
-    def num_instances(self) -> int:
-        """Number of instances that have joined."""
-        return len(self._members)
-
-    def tree(self, space: str) -> PrefixTree | None:
-        """Return the tree of the prefixes that were sent to instances of a space; None without one."""
-        return self._trees.get(space)
-
-    def space_of(self, instance: InstanceId) -> str | None:
-        """Return the name of an instance's space; None if it has not joined."""
-        member = self._members.get(instance)
-        return None if member is None else member.space
-
-    def knows_size(self, instance: InstanceId) -> bool:
-        """Return whether the instance has said how much its prefix cache can hold."""
-        member = self._members.get(instance)
-        return member is not None and 0 < member.cache_tokens < math.inf
 
     def held(self, request: PlacementRequest) -> HeldTokens:
         """Return what instances hold of a request's prompt."""
@@ -101,7 +84,7 @@ class PrefixIndex:
         looked_up: list[tuple[str, PrefixTree, bytes]] = []
         is_complete = not self._reporting
         for space, key in request.keys.items():
-            if (tree := self._trees.get(space)) is None:
+            if (tree := self.trees.get(space)) is None:
                 continue
             size, seen = key.block_tokens, 0
             data = pack_hashes(key.blocks)
@@ -121,7 +104,7 @@ class PrefixIndex:
                 end = run.start
             if self._reporting:
                 for instance in self.reported.holders(key.blocks, _MAX_HOLDERS):
-                    if self.space_of(instance) == space:
+                    if self.members[instance].space == space:
                         found = self._num_reported(instance, key.blocks) * size
                         tokens[instance] = min(max(int(found), tokens.get(instance, 0)), request.num_tokens)
         for instance, hinted in request.hints.items():
@@ -133,7 +116,7 @@ class PrefixIndex:
 
     def held_by(self, instance: InstanceId, request: PlacementRequest) -> int:
         """Return how many tokens an instance held of a request that runs or waits there, when it came."""
-        member = self._members.get(instance)
+        member = self.members.get(instance)
         sent = None if member is None else member.sent.get(id(request))
         if sent is None:
             return 0
@@ -159,7 +142,7 @@ class PrefixIndex:
                 self._send(instance, request)
             case Unbound(instance, request):
                 self._unbound = self._take(instance, request)
-            case KVReport(instance=instance, events=events) if member := self._members.get(instance):
+            case KVReport(instance=instance, events=events) if member := self.members.get(instance):
                 self.reported.apply(instance, events)
                 if instance not in self._reporting:
                     self._begin_reports(member)
@@ -177,7 +160,7 @@ class PrefixIndex:
         nothing about its cache when they end.
         """
         self.reported.forget(instance)
-        if (member := self._members.get(instance)) is None:
+        if (member := self.members.get(instance)) is None:
             return
         member.sent.clear()
         member.num_running = 0
@@ -188,10 +171,10 @@ class PrefixIndex:
     def check_invariants(self) -> None:
         """Check that the parts of the index agree. For tests."""
         self.reported.check_invariants()
-        for tree in (*self._trees.values(), *self._followed.values()):
+        for tree in (*self.trees.values(), *self._followed.values()):
             tree.check_invariants()
-        for member in self._members.values():
-            assert member.tree is self._trees.get(member.space)
+        for member in self.members.values():
+            assert member.tree is self.trees.get(member.space)
             assert (member.followed is None) == (member.id not in self._reporting or member.tree is None)
             assert member.num_running == sum(one.num_blocks for one in member.sent.values())
 
@@ -200,18 +183,18 @@ class PrefixIndex:
     ) -> None:
         tree = None
         if space:
-            tree = self._trees.get(space)
+            tree = self.trees.get(space)
             if tree is None:
-                tree = self._trees[space] = PrefixTree(*self._settings)
-            self.caches[instance] = tree.join(instance)
+                tree = self.trees[space] = PrefixTree(*self._settings)
+            self.caches[instance] = tree.holders.join(instance)
         most = math.inf if cache_tokens is None else cache_tokens
-        self._members[instance] = IndexMember(instance, space, tree, most, loading)
+        self.members[instance] = IndexMember(instance, space, tree, most, loading)
 
     def _leave(self, instance: InstanceId) -> None:
-        member = self._members.pop(instance, None)
+        member = self.members.pop(instance, None)
         if member is not None:
             self.caches.pop(instance, None)
-            for trees in (self._trees, self._followed):
+            for trees in (self.trees, self._followed):
                 if (tree := trees.get(member.space)) is not None:
                     tree.leave(instance)
                     if not tree.holders:
@@ -232,10 +215,10 @@ class PrefixIndex:
         if tree is None:
             tree = self._followed[member.space] = PrefixTree(*self._settings)
         member.followed = tree
-        self.caches[member.id] = tree.join(member.id)
+        self.caches[member.id] = tree.holders.join(member.id)
 
     def _send(self, instance: InstanceId, request: PlacementRequest) -> None:
-        member = self._members.get(instance)
+        member = self.members.get(instance)
         if member is None or (tree := member.tree) is None:
             return
         key = request.keys.get(member.space)
@@ -263,7 +246,7 @@ class PrefixIndex:
         sent = self._take(instance, event.request)
         if sent is None or instance in self._reporting:
             return
-        member = self._members[instance]
+        member = self.members[instance]
         tree, key = member.tree, sent.key
         assert tree is not None, "requests are noted only where their space has a tree"
         if event.was_refused:
@@ -272,19 +255,19 @@ class PrefixIndex:
             return
         cache, most = self.caches[instance], member.cache_tokens / key.block_tokens
         if held_tokens < (sent.num_held - 1) * key.block_tokens and member.is_settled(sent):
-            tree.forget_unused_since(instance, sent.used_s)
+            tree.forget_unused(cache, sent.used_s)
             tree.limit(instance, max(cache.num_blocks, sent.num_blocks))
         elif cache.capacity < most:
             tree.limit(instance, min(most, cache.capacity * _GROWTH))
 
     def _take(self, instance: InstanceId, request: PlacementRequest) -> SentRequest | None:
-        member = self._members.get(instance)
+        member = self.members.get(instance)
         return None if member is None else member.take(request)
 
     def _num_held(
         self, request: PlacementRequest, levels: Mapping[str, list[tuple[int, int]]], view: InstanceView
     ) -> int:
-        tree, key = self._trees.get(view.space), request.keys.get(view.space)
+        tree, key = self.trees.get(view.space), request.keys.get(view.space)
         if tree is None or key is None or (place := tree.holders.place(view.id)) is None:
             return 0
         num_blocks: float = max(
@@ -296,4 +279,4 @@ class PrefixIndex:
 
     def _num_reported(self, instance: InstanceId, blocks: Sequence[BlockHash]) -> float:
         """Return how many leading blocks of a prompt an instance reports, less the time to load them."""
-        return self.reported.num_held(instance, blocks, self._members[instance].loading)
+        return self.reported.num_held(instance, blocks, self.members[instance].loading)

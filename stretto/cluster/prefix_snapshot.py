@@ -26,11 +26,11 @@ def take_snapshot(index: PrefixIndex, names: Mapping[InstanceId, str], now_s: fl
     """Return what the named instances hold at a time."""
     instances = {}
     for instance, name in names.items():
-        space = index.space_of(instance)
-        tree = None if space is None else index.tree(space)
-        if tree is not None:
-            prefixes = [[_path(run), max(0.0, now_s - used_s)] for run, used_s in tree.oldest(instance)]
-            instances[name] = {"space": space, "prefixes": prefixes}
+        member = index.members.get(instance)
+        if member is not None and member.tree is not None:
+            used = member.tree.holders[instance].used.items()
+            prefixes = [[_path(run), max(0.0, now_s - used_s)] for run, used_s in used]
+            instances[name] = {"space": member.space, "prefixes": prefixes}
     return json.dumps({"format": _FORMAT, "instances": instances})
 
 
@@ -49,11 +49,11 @@ def restore_snapshot(index: PrefixIndex, text: str, instances: Mapping[str, Inst
     num_restored = 0
     for name, (space, prefixes) in _read(text).items():
         instance = instances.get(name)
-        tree = index.tree(space)
-        if instance is None or tree is None or index.space_of(instance) != space:
+        member = None if instance is None else index.members.get(instance)
+        if instance is None or member is None or member.tree is None or member.space != space:
             continue
         for data, age_s in prefixes:
-            tree.use(instance, data, now_s - age_s)
+            member.tree.use(instance, data, now_s - age_s)
         num_restored += 1
     return num_restored
 

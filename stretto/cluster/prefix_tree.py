@@ -21,7 +21,7 @@ pointers, and the number of requests of a node decays instead of ending with a w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.prefix_hashes import HASH_BYTES
@@ -63,12 +63,6 @@ class PrefixTree:
         """Estimated memory of the tree, in bytes."""
         return _RUN_BYTES * self._num_entries + HASH_BYTES * self.num_blocks
 
-    def join(self, instance: InstanceId, capacity_blocks: float = math.inf) -> Cache:
-        """Add an instance that holds nothing yet, and at most `capacity_blocks` blocks later; return its
-        cache.
-        """
-        return self.holders.join(instance, capacity_blocks)
-
     def leave(self, instance: InstanceId) -> None:
         """Forget an instance, in time proportional to what it holds; nothing happens if it is not there."""
         if instance in self.holders:
@@ -79,15 +73,11 @@ class PrefixTree:
         """Forget all that an instance holds."""
         self.evict(instance, self.holders[instance].num_blocks)
 
-    def num_held(self, instance: InstanceId) -> int:
-        """Return how many blocks an instance holds in all."""
-        return self.holders[instance].num_blocks
-
     def limit(self, instance: InstanceId, capacity_blocks: float) -> None:
         """Set how many blocks an instance can hold at most, and evict what is more."""
         cache = self.holders[instance]
         cache.capacity = capacity_blocks
-        self._evict_excess(cache)
+        self.evict(instance, math.ceil(max(0.0, cache.num_blocks - capacity_blocks)))
 
     def use(self, instance: InstanceId, data: bytes, now_s: float) -> tuple[int, float]:
         """Note that an instance holds a prompt's blocks from `now_s` on: a request was sent there.
@@ -123,17 +113,11 @@ class PrefixTree:
             run.uses = 1.0 + run.recent_uses(now_s, self.rate_s)
             run.used_s = now_s
         if cache.num_blocks > cache.capacity:
-            self._evict_excess(cache)
+            self.evict(instance, math.ceil(cache.num_blocks - cache.capacity))
         else:
             cache.note_oldest()
         self._keep_up(cache, now_s)
         return before
-
-    def oldest(self, instance: InstanceId) -> Iterator[tuple[IndexRun, float]]:
-        """Yield the runs that an instance holds and the times of their last use there, in the order in which
-        they would be evicted.
-        """
-        yield from self.holders[instance].used.items()
 
     def evict(self, instance: InstanceId, num_blocks: int) -> None:
         """Forget the least recently used blocks of an instance.
@@ -177,9 +161,12 @@ class PrefixTree:
             break
         cache.note_oldest()
 
-    def forget_unused_since(self, instance: InstanceId, time_s: float) -> None:
-        """Forget what an instance has not used after `time_s`."""
-        self._forget_unused(self.holders[instance], time_s, math.inf)
+    def forget_unused(self, cache: Cache, time_s: float, limit: float = math.inf) -> None:
+        """Forget what an instance has not used after `time_s`, at most `limit` runs of it."""
+        while cache.since_s <= time_s and limit > 0:
+            self._drop(cache, next(iter(cache.used)))
+            cache.note_oldest()
+            limit -= 1
 
     def check_invariants(self) -> None:
         """Check that runs, holders and counts agree. For tests."""
@@ -200,17 +187,6 @@ class PrefixTree:
             assert all(order.index(run) < order.index(run.parent) for run in order if run.parent)
         assert self.num_blocks == sum(cache.num_blocks for cache in self.holders)
         assert self._num_entries == sum(len(cache.used) for cache in self.holders)
-
-    def _evict_excess(self, cache: Cache) -> None:
-        if cache.num_blocks > cache.capacity:
-            self.evict(cache.instance, math.ceil(cache.num_blocks - cache.capacity))
-
-    def _forget_unused(self, cache: Cache, time_s: float, limit: float) -> None:
-        """Forget what an instance has not used after `time_s`, at most `limit` runs of it."""
-        while cache.since_s <= time_s and limit > 0:
-            self._drop(cache, next(iter(cache.used)))
-            cache.note_oldest()
-            limit -= 1
 
     def _append(self, cache: Cache, path: list[IndexRun], rest: bytes, start: int) -> None:
         """Add the blocks `rest` after the last run of `path`, to this run if only the instance holds it.
@@ -266,9 +242,9 @@ class PrefixTree:
         self._turn += 1
         other = self.holders.at_turn(self._turn)
         if cache.since_s <= expired_s:
-            self._forget_unused(cache, expired_s, _EXPIRED_AT_ONCE)
+            self.forget_unused(cache, expired_s, _EXPIRED_AT_ONCE)
         if other is not None and other is not cache and other.since_s <= expired_s:
-            self._forget_unused(other, expired_s, _EXPIRED_AT_ONCE)
+            self.forget_unused(other, expired_s, _EXPIRED_AT_ONCE)
         while _RUN_BYTES * self._num_entries + HASH_BYTES * self.num_blocks > self.max_bytes:
             largest = max(self.holders, key=lambda one: len(one.used))
             self._drop(largest, next(iter(largest.used)))

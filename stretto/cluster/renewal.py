@@ -6,6 +6,7 @@ what one cache for all of them would evict: what was used least recently.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from stretto.cluster.instance_view import InstanceView
@@ -30,7 +31,7 @@ def renewal_speeds(
         cache = caches.get(view.id)
         if cache is None or not cache.num_blocks or cache.num_blocks < _FULL * cache.capacity:
             return {}
-        if not index.knows_size(view.id):
+        if not 0 < index.members[view.id].cache_tokens < math.inf:
             return {}
         age_s = now_s - cache.since_s
         speeds[view.id] = 1.0 / (age_s if age_s > _LEAST_AGE_S else _LEAST_AGE_S)

@@ -15,7 +15,7 @@ what it says, over all places, and counts as much as many programs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -61,6 +61,72 @@ class _Counts:
             self.went_on, self.ended = self.went_on / 2, self.ended / 2
 
 
+_NONE = _Counts()
+
+
+class _Chances:
+    """What counts of programs say of those to come, with the factor of the guess that they have now."""
+
+    def __init__(self, counts: Mapping[int, _Counts]) -> None:
+        self._counts = counts
+        self._factor = _times_the_guess(counts)
+
+    def chance(self, place: int) -> float:
+        """Return the chance that a program ends with a query."""
+        counts = self._counts.get(place, _NONE)
+        guess = 1.0 / (_LEAST[place] + 1)
+        weight = _PRIOR_OF_FIRST
+        if place:
+            guess, weight = min(_MOST_CHANCE, self._factor * guess), _PRIOR_OF_LATER
+        return (counts.ended + weight * guess) / (counts.total + weight)
+
+    def _runs(self, place: int) -> Iterator[Run]:
+        """Yield the queries after one at a place, as far as anything is known of them."""
+        num = (_LEAST[place + 1] - _LEAST[place]) // 2
+        while True:
+            counts = self._counts.get(place, _NONE)
+            if num:
+                if not counts.num_queries:
+                    return
+                yield self.chance(place), num, counts.work_s
+            place += 1
+            num = _LEAST[place + 1] - _LEAST[place]
+
+    def stops(self, place: int) -> Iterator[tuple[float, float]]:
+        """Yield where one could stop: the work until then, and the chance to have ended."""
+        chance = self.chance(place)
+        yield 0.0, chance
+        lasting, spent_s = 1.0 - chance, 0.0
+        for chance, num, work_s in self._runs(place):
+            beyond = lasting * (1.0 - chance) ** num
+            spent_s += work_s * (lasting - beyond) / chance
+            lasting = beyond
+            yield spent_s, 1.0 - lasting
+
+    def quantile_s(self, place: int, share: float) -> float:
+        """Return the seconds of work after a query that this share of the programs does not exceed."""
+        lasting, spent_s = 1.0 - self.chance(place), 0.0
+        for chance, num, work_s in self._runs(place):
+            if lasting <= 1.0 - share:
+                break
+            to_go = math.log((1.0 - share) / lasting) / math.log1p(-chance)
+            lasting *= (1.0 - chance) ** num
+            spent_s += work_s * min(num, math.ceil(to_go))
+        return spent_s
+
+
+def _times_the_guess(counts: Mapping[int, _Counts]) -> float:
+    """Return how often programs ended after later queries than the first, for each time that the guess
+    says.
+    """
+    ended = guessed = _PRIOR_ENDS
+    for place, one in counts.items():
+        if place:
+            ended += one.ended
+            guessed += one.total / (_LEAST[place] + 1)
+    return ended / guessed
+
+
 @dataclass(slots=True)
 class LearnedQueries:
     """What was learned of the programs of several queries of one kind, by the number of their queries so far.
@@ -69,7 +135,7 @@ class LearnedQueries:
 
     counts: dict[int, _Counts] = field(default_factory=dict)
     _stops: dict[int, Stops] = field(default_factory=dict)
-    _factor: float = 1.0
+    _chances: _Chances | None = None
     _num_new: int = 0
     _num_noted: int = 0
 
@@ -114,24 +180,20 @@ class LearnedQueries:
         place = _place_of(number)
         found = self._stops.get(place)
         if found is None:
-            if not self._stops:
-                self._factor = self._times_the_guess()
-            found = self._stops[place] = tuple(self._stops_from(place))
+            if self._chances is None or not self._stops:
+                self._chances = _Chances(self.counts)
+            found = self._stops[place] = tuple(self._chances.stops(place))
         return found
 
     def rows(self) -> Iterator[tuple[int, float, float, float]]:
         """Yield the least number of queries of a row, how many programs were seen there, and the median and
         the 95th percentile of the work that comes after these queries.
         """
-        self._factor = self._times_the_guess()
+        chances = _Chances(self.counts)
         for place, counts in sorted(self.counts.items()):
             if counts.total:
-                yield (
-                    _LEAST[place],
-                    counts.total,
-                    self._quantile_s(place, 0.5),
-                    self._quantile_s(place, 0.95),
-                )
+                median_s, most_s = chances.quantile_s(place, 0.5), chances.quantile_s(place, 0.95)
+                yield _LEAST[place], counts.total, median_s, most_s
 
     def mean_work_s(self, number: int) -> float:
         """Return the mean work of a program's query with this number."""
@@ -176,62 +238,6 @@ class LearnedQueries:
         if self._num_new * _REFRESH > min(self._num_noted, _MOST):
             self._stops.clear()
             self._num_new = 0
-
-    def _times_the_guess(self) -> float:
-        """Return how often programs ended after later queries than the first, for each time that the guess
-        says.
-        """
-        ended = guessed = _PRIOR_ENDS
-        for place, counts in self.counts.items():
-            if place:
-                ended += counts.ended
-                guessed += counts.total / (_LEAST[place] + 1)
-        return ended / guessed
-
-    def _chance(self, place: int) -> float:
-        """Return the chance that a program ends with a query."""
-        counts = self.counts.get(place, _NONE)
-        guess = 1.0 / (_LEAST[place] + 1)
-        weight = _PRIOR_OF_FIRST
-        if place:
-            guess, weight = min(_MOST_CHANCE, self._factor * guess), _PRIOR_OF_LATER
-        return (counts.ended + weight * guess) / (counts.total + weight)
-
-    def _runs(self, place: int) -> Iterator[Run]:
-        """Yield the queries after one at a place, as far as anything is known of them."""
-        num = (_LEAST[place + 1] - _LEAST[place]) // 2
-        while True:
-            counts = self.counts.get(place, _NONE)
-            if num:
-                if not counts.num_queries:
-                    return
-                yield self._chance(place), num, counts.work_s
-            place += 1
-            num = _LEAST[place + 1] - _LEAST[place]
-
-    def _stops_from(self, place: int) -> Iterator[tuple[float, float]]:
-        chance = self._chance(place)
-        yield 0.0, chance
-        lasting, spent_s = 1.0 - chance, 0.0
-        for chance, num, work_s in self._runs(place):
-            beyond = lasting * (1.0 - chance) ** num
-            spent_s += work_s * (lasting - beyond) / chance
-            lasting = beyond
-            yield spent_s, 1.0 - lasting
-
-    def _quantile_s(self, place: int, share: float) -> float:
-        """Return the seconds of work after a query that this share of the programs does not exceed."""
-        lasting, spent_s = 1.0 - self._chance(place), 0.0
-        for chance, num, work_s in self._runs(place):
-            if lasting <= 1.0 - share:
-                break
-            to_go = math.log((1.0 - share) / lasting) / math.log1p(-chance)
-            lasting *= (1.0 - chance) ** num
-            spent_s += work_s * min(num, math.ceil(to_go))
-        return spent_s
-
-
-_NONE = _Counts()
 
 
 def _place_of(number: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from stretto.documents.pdf_tables import page_text
 from stretto.model.values import Document, Section
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def parse_pdf(data: bytes, max_pages: int = MAX_PAGES) -> list[Section]:
 def _page_text(page: PdfPage) -> str | None:
     """The text of a page, None if it is blank. The page is closed."""
     textpage = page.get_textpage()
-    text = textpage.get_text_range().replace("\r\n", "\n")
+    text = page_text(textpage)
     textpage.close()
     is_blank = not text.strip() and next(page.get_objects(), None) is None
     page.close()

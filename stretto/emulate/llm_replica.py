@@ -15,10 +15,11 @@ from stretto.emulate.lag import LagMeter
 from stretto.emulate.replica_counts import ReplicaCounts
 from stretto.emulate.running_request import RunningRequest
 from stretto.emulate.step_ticker import StepTicker
+from stretto.emulate.surroundings import EmulatedSurroundings
+from stretto.llm.local_scheduler import LocalScheduler
 from stretto.model.deployment import Engine
 from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece
 from stretto.sched.messages import Event, LLMReport
-from stretto.sched.observer import StepsDone
 from stretto.sim.llm_instance import LLMInstance
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import SyntheticOutput
@@ -57,7 +58,7 @@ class EmulatedLLM:
         self._number = number
         self._on_kv = on_kv
         self._arrival_s = arrival_s
-        self._slowness = 1.0
+        self._around = EmulatedSurroundings(clock, number, self.counts, on_kv, self._report, self._follow)
         self._running: dict[int, RunningRequest] = {}
         self._num_tasks = 0
         self._instance = self._fresh()
@@ -136,83 +137,39 @@ class EmulatedLLM:
     def clear_cache(self) -> None:
         """Evict all prefixes that no running request holds."""
         self._clock.arrive()
-        self._instance.scheduler.cache.clear()
-        if events := self._instance.scheduler.cache.take_events():
+        self.scheduler.cache.clear()
+        if events := self.scheduler.cache.take_events():
             self._on_kv(events)
 
     def slow_down(self, factor: float) -> None:
         """Let each step that begins from now on take `factor` times its predicted time."""
         self._clock.arrive()
-        self._slowness = factor
+        self._around.factor = factor
         self._instance.replan()
 
     # --- load
 
     @property
-    def num_running(self) -> int:
-        """Number of requests in the batch of the present step."""
-        return len(self._instance.scheduler.running)
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of requests that wait to join the batch."""
-        return len(self._instance.scheduler.waiting)
+    def scheduler(self) -> LocalScheduler:
+        """The scheduler of the present instance, with the requests that run and wait."""
+        return self._instance.scheduler
 
     @property
     def kv_used(self) -> float:
         """Share of the KV blocks that running requests hold."""
-        scheduler = self._instance.scheduler
-        return 1.0 - scheduler.cache.num_available / scheduler.config.num_blocks
-
-    @property
-    def num_preemptions(self) -> int:
-        """Number of preemptions since the instance was started empty."""
-        return self._instance.scheduler.num_preemptions
+        return 1.0 - self.scheduler.cache.num_available / self.scheduler.config.num_blocks
 
     @property
     def slipped_s(self) -> float:
         """Real seconds by which the clock has slipped."""
         return self._clock.slipped_s
 
-    # --- what the simulated instance asks of its surroundings
+    def _fresh(self) -> LLMInstance:
+        return LLMInstance(ENGINE, self._number, self._around, self.model)
 
-    @property
-    def now_s(self) -> float:
-        """Present time, in emulated seconds."""
-        return self._clock.now_s
-
-    def at(self, at_s: float, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
-        """Plan to call `happen` at the time `at_s`; what it reports goes to the requests."""
+    def _follow(self) -> None:
         if self._instance.jump is not None:
             self._ticker.follow(self._instance.jump)
-        self._clock.at(at_s, lambda: self._report(happen()), self._number)
-
-    def at_last(self, happen: Callable[[], Sequence[Event]], rank: int = 0) -> None:
-        """Plan to call `happen` at the present time, after all else of this time."""
-        self._clock.at_last(lambda: self._report(happen()), self._number)
-
-    def slowness(self, engine: str, instance: int, at_s: float) -> float:
-        """Return the factor by which steps are slower now than predicted."""
-        return self._slowness
-
-    def may_be_slow(self, engine: str, instance: int) -> bool:
-        """Return that the instance may be slowed down, as a fault on request."""
-        return True
-
-    def break_down(self, engine: str, instance: int) -> None:
-        """Fail: requests are checked before they come here, so nothing takes the instance down."""
-        raise AssertionError("an emulated LLM instance broke down")
-
-    def on_steps(self, steps: StepsDone) -> None:
-        """Count steps."""
-        self.counts.num_steps += len(steps.ends_s)
-
-    def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
-        """Pass on changes of the prefix cache."""
-        self._on_kv(events)
-
-    def _fresh(self) -> LLMInstance:
-        return LLMInstance(ENGINE, self._number, self, self.model)
 
     def _tick(self, streams: Sequence[tuple[RunningRequest, int]], since_s: float | None) -> None:
         """Report a token to each of `streams`, which are requests with the number of their token.

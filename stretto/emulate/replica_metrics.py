@@ -21,12 +21,12 @@ def _families(replica: EmulatedLLM, model: str, lag: LagMeter) -> Iterator[Publi
     labels = "0", model
     counts, config = replica.counts, replica.model.scheduler
     values: dict[Family, float] = {
-        table.VLLM_NUM_RUNNING: replica.num_running,
-        table.VLLM_NUM_WAITING: replica.num_waiting,
+        table.VLLM_NUM_RUNNING: len(replica.scheduler.running),
+        table.VLLM_NUM_WAITING: len(replica.scheduler.waiting),
         table.VLLM_KV_USED: replica.kv_used,
         table.VLLM_CACHE_QUERIES: counts.num_prompt_tokens,
         table.VLLM_CACHE_HITS: counts.num_cached_tokens,
-        table.VLLM_PREEMPTIONS: replica.num_preemptions,
+        table.VLLM_PREEMPTIONS: replica.scheduler.num_preemptions,
         table.VLLM_PROMPT_TOKENS: counts.num_prompt_tokens,
         table.VLLM_OUTPUT_TOKENS: counts.num_output_tokens,
     }

@@ -16,8 +16,8 @@ def render_sglang_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> st
     """Return the text of `/metrics`. The lag is that of all replicas of the process."""
     counts, config = replica.counts, replica.model.scheduler
     values: dict[Family, float] = {
-        table.SGLANG_NUM_RUNNING: replica.num_running,
-        table.SGLANG_NUM_WAITING: replica.num_waiting,
+        table.SGLANG_NUM_RUNNING: len(replica.scheduler.running),
+        table.SGLANG_NUM_WAITING: len(replica.scheduler.waiting),
         table.SGLANG_NUM_USED: round(replica.kv_used * config.num_blocks) * config.block_tokens,
         table.SGLANG_USED: replica.kv_used,
         table.SGLANG_KV_TOKENS: config.num_blocks * config.block_tokens,

@@ -69,7 +69,7 @@ class SGLangRoutes:
                 "max_total_num_tokens": config.num_blocks * config.block_tokens,
                 "chunked_prefill_size": config.max_batch_tokens,
                 "disable_radix_cache": not self._llm.replica.model.caches,
-                "internal_states": [{"num_running_reqs": self._llm.replica.num_running}],
+                "internal_states": [{"num_running_reqs": len(self._llm.replica.scheduler.running)}],
                 "version": VERSION,
             }
         )

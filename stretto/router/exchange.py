@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -55,7 +55,7 @@ class ExchangeDoor(Protocol):
         """The state machine, which knows all that has happened."""
         ...
 
-    def act(self, actions: list[RouterAction]) -> None:
+    def act(self, actions: Sequence[RouterAction]) -> None:
         """Carry out actions of the state machine."""
         ...
 
@@ -115,13 +115,10 @@ class RoutedExchange:
 
     # --- its life
 
-    def begin(self, routed: RoutedRequest, register: Callable[[RoutedExchange], None]) -> None:
-        """Bring the request to the state machine; `register` is called before its actions are carried out.
-
-        Nothing happens if the client has left.
-        """
-        if self.has_ended:
-            return
+    def begin(
+        self, routed: RoutedRequest, register: Callable[[RoutedExchange, RoutedRequest], None]
+    ) -> list[RouterAction]:
+        """Bring the request to the state machine; return what is to be done, once `register` was called."""
         self.outgoing.read(routed)
         state, trace = self.router_state, self.trace
         trace.placed_s = placed_s = monotonic()
@@ -136,8 +133,8 @@ class RoutedExchange:
             self._join(self.spans)
         self.ticket, actions = state.arrive(routed, placed_s)
         trace.decided_s = monotonic()
-        register(self)
-        self.act(actions)
+        register(self, routed)
+        return actions
 
     def _join(self, spans: Spans) -> None:
         """Give the request its place among spans; what a worker does belongs to its span."""

@@ -36,6 +36,7 @@ from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offl
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
+from stretto.router.told_later import ToldLater
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
@@ -90,8 +91,9 @@ class OpenRequests:
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
         engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
-        self.account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
-        self.waiting = Waiting(engine, profile, self.account, config.max_wait_s)
+        account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
+        self.account = ToldLater(account, lambda: bool(self.waiting) or self.announcer is not None)
+        self.waiting = Waiting(engine, profile, account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)
         self.clients: dict[Ticket, Client] = {}
@@ -115,6 +117,7 @@ class OpenRequests:
         self.note_waiting(ticket)
         num_tokens = max(1, client.placed.num_tokens)
         entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
+        self.account.catch_up()  # it is asked from now on
         self.waiting.add(name, ticket, entry, client.since_s)
         if self.announcer is not None and not is_offline_request(client.placed):
             worker = None if client.bound is None else self.workers.get(client.bound[0].instance)
@@ -134,7 +137,7 @@ class OpenRequests:
         """
         if request.program.has_returned or request.step is not None or self.waiting or len(self.room):
             return False
-        return ticket % _WATCHED != 0 and self.account.makes_one_query(request.model)
+        return ticket % _WATCHED != 0 and self.account.machine.makes_one_query(request.model)
 
     def step_of(self, ticket: Ticket) -> StepRequest:
         """Return a request as queues and accounts know it. Those that belong to no program, and need not
@@ -144,7 +147,7 @@ class OpenRequests:
         if client.step is None:
             num_tokens, since_s = client.placed.num_tokens, client.arrived_s
             client.step = step_of(ticket, client.request, num_tokens, since_s, client.deadline_s)
-            self.account.arrived(client.step, client.placed.expected_output, since_s)
+            self.account.tell(ProgramAccount.arrived, client.step, client.placed.expected_output, since_s)
         return client.step
 
     def send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
@@ -166,7 +169,7 @@ class OpenRequests:
             room = self.room.place_of(ticket)
             self.announcer.sent(sent_record(ticket, client.request, client.running, worker.server, room))
         if client.step is not None:
-            self.account.sent(client.step, now_s)
+            self.account.tell(ProgramAccount.sent, client.step, now_s)
         if client.has_waited:
             self.turn_rate.note(client.placed.all_tokens, now_s)
         choice = explained(client, choice)
@@ -265,14 +268,14 @@ class OpenRequests:
             first.hedge = None
         counts = step_usage(usage)
         if (step := client.step) is not None:
-            account = self.account
+            tell = self.account.tell
             if usage.num_output is not None:
-                account.answered(step, counts or Usage(), usage.num_output, now_s)
+                tell(ProgramAccount.answered, step, counts or Usage(), usage.num_output, now_s)
             else:
-                account.withdrawn(step.query, step.node.id)
-            account.query_ended(step.query)
+                tell(ProgramAccount.withdrawn, step.query, step.node.id)
+            tell(ProgramAccount.query_ended, step.query)
             if client.request.program.is_final:
-                account.program_ended(client.request.program.name, step.record.tenant)
+                tell(ProgramAccount.program_ended, client.request.program.name, step.record.tenant)
         if self.announcer is not None and self.room.place_of(ticket) != "unknown":
             self.announcer.left(left_record(ticket, counts, was_refused=was_refused))
         self.room.ended(ticket, client.request, counts, now_s, was_refused=was_refused)
@@ -283,7 +286,7 @@ class OpenRequests:
 
     def check_invariants(self) -> None:
         """Check that loads, queues and requests agree."""
-        for part in (self.loads, self.workers, self.waiting, self.room, self.homes, self.account):
+        for part in (self.loads, self.workers, self.waiting, self.room, self.homes, self.account.now):
             part.check_invariants()
         for ticket, client in self.clients.items():
             is_running = client.running is not None

@@ -284,7 +284,7 @@ class RouterState:
 
     def end_program(self, tenant: str, program: str, now_s: float) -> list[RouterAction]:
         """Handle that a program of a tenant makes no more requests, where somebody says so."""
-        self._open.account.program_ended(program, tenant)
+        self._open.account.now.program_ended(program, tenant)
         self._room.finished(tenant, program)
         return self._turns.release_held(now_s)
 
@@ -304,10 +304,15 @@ class RouterState:
         follows them.
         """
         self._open.announcer = announcer = Announcer(origin)
-        self._open.account.on_charge = announcer.charged
+        self._open.account.now.on_charge = announcer.charged
+        announcer.is_pressed = lambda: bool(self._open.waiting) or bool(self._room)
         self._room.shares_names = True
         self.peers = peers = Peers(announcer, PeerRequests(self._open), self._turns.freed)
         return peers
+
+    def catch_up(self) -> None:
+        """Learn from all that has happened what programs ask for."""
+        self._open.account.catch_up()
 
     def check_invariants(self) -> None:
         """Check that loads, queues and requests agree. Tests call it after every event."""

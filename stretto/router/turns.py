@@ -81,6 +81,8 @@ class Turns:
     def withdraw_offline(self, now_s: float) -> list[RouterAction]:
         """Take offline requests off workers where others have come; they wait again, and begin anew."""
         actions: list[RouterAction] = []
+        if not self._open.loads.has_offline:
+            return actions
         for ticket in self._open.loads.offline.in_the_way(now_s):
             client = self._open.clients.get(ticket)
             if client is None or client.has_begun or not client.request.is_repeatable:

@@ -8,7 +8,7 @@ from itertools import count
 
 from stretto.model.errors import DeadlineExceeded, InternalError, Overloaded, QueryCancelled, UserError
 from stretto.runtime.query import Query, StartedQuery
-from stretto.runtime.session import Session
+from stretto.runtime.session_state import SessionState
 from stretto.runtime.slots import Slots
 from stretto.sched.messages import Emit, Reply, Settled
 
@@ -24,7 +24,7 @@ class RunningQueries:
 
     def __init__(self, max_queries: int) -> None:
         self.slots = Slots(max_queries)
-        self._queries: dict[str, Query | StartedQuery | Session] = {}
+        self._queries: dict[str, Query | StartedQuery | SessionState] = {}
         self._pace = CompletionRate()
         self._ids = count(1)
         self._is_closed = False
@@ -79,11 +79,11 @@ class RunningQueries:
                 f"{len(self._queries)} queries are running", retry_after_s=self._pace.retry_after_s()
             )
 
-    def add(self, query: Query | StartedQuery | Session) -> None:
+    def add(self, id: str, query: Query | StartedQuery | SessionState) -> None:
         """Register a query that has taken one of the `max_queries` slots, or a session: from now on what the
         schedulers report of its id is passed to it.
         """
-        self._queries[query.id] = query
+        self._queries[id] = query
 
     def answer(self, action: Emit | Settled | Reply) -> None:
         """Pass a message of the schedulers (more text, a variable's value, or the end) on to the query or
@@ -94,7 +94,7 @@ class RunningQueries:
                 self._queries[query].on_text(output, text)
             case Settled(query, name, value, usage):
                 session = self._queries[query]
-                assert isinstance(session, Session)
+                assert isinstance(session, SessionState)
                 session.on_settled(name, value, usage)
             case Reply():
                 self._end(action)
@@ -125,7 +125,7 @@ class RunningQueries:
         try:
             query.on_reply(reply)
         finally:  # a function of the caller may have raised
-            if not isinstance(query, Session):
+            if not isinstance(query, SessionState):
                 self.slots.release()
             if not self._queries:
                 self._all_ended.set()

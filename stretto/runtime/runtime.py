@@ -273,7 +273,7 @@ class Runtime:
         loop = asyncio.get_running_loop()
         usage = partial(self.system.usage, query_id)
         session = Session(query_id, self._post, plan, loop, self._queries.slots, names, usage)
-        self._queries.add(session)
+        self._queries.add(query_id, session.state)
         self._post(Open(query_id, record, names))
         return session
 
@@ -480,7 +480,7 @@ class Runtime:
         return query
 
     def _submit(self, query: Query | StartedQuery, prepared: PreparedQuery, *, is_streamed: bool) -> None:
-        self._queries.add(query)
+        self._queries.add(query.id, query)
         self._post(prepared.submit(query.id, is_streamed=is_streamed))
 
     def _check_home(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from stretto.apps.template import Configuration, Template
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
-from stretto.model.errors import DeadlineExceeded, QueryEnded, UserError
+from stretto.model.errors import DeadlineExceeded, UserError
 from stretto.model.tasks import Criteria, Usage
 from stretto.runtime.input_checks import (
     check_bind,
@@ -20,12 +20,10 @@ from stretto.runtime.input_checks import (
     check_value,
     check_values,
 )
-from stretto.runtime.session_variables import SessionVariable, SessionVariables
+from stretto.runtime.session_state import NO_USAGE, SessionState
+from stretto.runtime.session_variables import SessionVariable
 from stretto.runtime.slots import Slots
-from stretto.sched.messages import Close, Drop, Event, Extend, Provide, Reply, Unwant, Want
-
-_NO_USAGE = Usage()
-
+from stretto.sched.messages import Close, Drop, Event, Extend, Provide, Unwant, Want
 
 Plan = Callable[[Template | Graph | ExecutionGraph, Configuration | None], ExecutionGraph]
 
@@ -42,6 +40,7 @@ class Session:
 
     Attributes:
         passes: names of the optimisation passes for its graphs.
+        state: variables and end of the session, which the runtime writes.
     """
 
     def __init__(
@@ -59,16 +58,13 @@ class Session:
         self._plan = plan
         self.passes = passes
         self._loop = loop
-        self._slots = slots
-        self._num_to_come = 0
-        self._variables = SessionVariables()
-        self._end: asyncio.Future[None] = loop.create_future()
-        self._usage = usage
+        self.state = SessionState(loop.create_future(), slots, usage)
+        self._variables = self.state.variables
 
     @property
     def usage(self) -> Usage:
         """Tokens of the session's LLM requests that have ended so far."""
-        return self._usage()
+        return self.state.usage()
 
     async def __aenter__(self) -> Session:
         return self
@@ -104,7 +100,7 @@ class Session:
             UserError: the graph does not fit: an engine is missing, it has no input or output that `bind`
                 or `values` names, or a variable has a value already, or is read and produced by it.
         """
-        self._check_open()
+        self.state.check_open()
         egraph = self._plan(app, configuration)
         bind = {} if bind is None else bind
         values = {} if values is None else values
@@ -117,7 +113,7 @@ class Session:
         self._variables.claim(made)
         for name in made:
             self._variables.get(name).is_made = True
-        self._note_to_come(len(made))
+        self.state.note_to_come(len(made))
         for name in read:
             self._variables.get(name)
         self._post(Extend(self.id, egraph, dict(bind), values))
@@ -127,7 +123,7 @@ class Session:
 
         Raises UserError if it has a value already, a graph produces it, or the value is nested too deep.
         """
-        self._check_open()
+        self.state.check_open()
         check_value(value, f"the variable {name!r}")
         self._variables.claim([name])
         self._post(Provide(self.id, name, value))
@@ -139,7 +135,7 @@ class Session:
         `criteria` ("latency" or "throughput"; None for those of the session) says how urgent it is, as in
         `get`.
         """
-        self._check_open()
+        self.state.check_open()
         check_criteria(criteria)
         self._variables.get(name)
         self._post(Want(self.id, name, criteria))
@@ -179,23 +175,24 @@ class Session:
         variable = self._variables.get(name)
         if variable.has_come():
             return _result(variable)
-        self._check_open()
+        self.state.check_open()
         due_s = None if deadline_s is None else self._loop.time() + deadline_s
         want = Want(self.id, name, criteria, due_s)
         self._post(want)
-        return self._wait(variable, want, deadline_s)
 
-    async def _wait(self, variable: SessionVariable, want: Want, deadline_s: float | None) -> object:
-        try:
-            async with nullcontext() if deadline_s is None else asyncio.timeout_at(want.deadline_s):
-                while not variable.has_come():
-                    await variable.more()
-        except TimeoutError:
-            raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
-        finally:
-            if want.deadline_s is not None or not variable.has_come():  # its wants have ended with it
-                self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
-        return variable.result()
+        async def wait() -> object:
+            try:
+                async with nullcontext() if deadline_s is None else asyncio.timeout_at(want.deadline_s):
+                    while not variable.has_come():
+                        await variable.more()
+            except TimeoutError:
+                raise DeadlineExceeded(f"{want.name!r} has not come within {deadline_s:g} s") from None
+            finally:
+                if want.deadline_s is not None or not variable.has_come():  # its wants have ended with it
+                    self._post(Unwant(self.id, want.name, want.criteria, want.deadline_s))
+            return variable.result()
+
+        return wait()
 
     async def stream(self, name: str, criteria: Criteria | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable of the session as it is generated, in pieces that join to the whole.
@@ -228,15 +225,15 @@ class Session:
         """Give a variable of the session up: cancel the work that only serves it, and free its value. Its
         name may be used again.
         """
-        self._check_open()
+        self.state.check_open()
         if self._variables.drop(name):
             self._post(Drop(self.id, name))
 
     async def close(self) -> None:
         """End the session: variables without a value fail. A second call does nothing."""
-        if not self._end.done():
+        if not self.state.end.done():
             self._post(Close(self.id))
-        await asyncio.shield(self._end)
+        await asyncio.shield(self.state.end)
 
     def is_settled(self, name: str) -> bool:
         """Return whether a variable has its value, or has failed."""
@@ -245,47 +242,12 @@ class Session:
 
     def is_closed(self) -> bool:
         """Return whether the session has ended, so that it takes no more graphs and values."""
-        return self._end.done()
-
-    def on_text(self, name: str, text: str) -> None:
-        """Add more text of a variable, to be given to callers of `stream`. Called by the runtime."""
-        self._variables.of_text(name).write(text)
+        return self.state.end.done()
 
     def usage_of(self, name: str) -> Usage:
         """Return the tokens of the LLM requests that have made a variable, once it has its value."""
         variable = self._variables.known(name)
-        return _NO_USAGE if variable is None else variable.usage
-
-    def on_settled(self, name: str, value: object, usage: Usage = _NO_USAGE) -> None:
-        """Set a variable to its value or failure, which callers that wait for it then get. Called by the
-        runtime, once for each variable, those that were dropped included.
-        """
-        variable = self._variables.of_value(name)
-        variable.usage = usage
-        variable.settle(value)
-        if variable.is_made:
-            self._note_to_come(-1)
-
-    def on_reply(self, reply: Reply) -> None:
-        """End the session; variables without a value fail with the error in `reply`. Called once, by the
-        runtime.
-        """
-        self._usage = lambda: reply.usage
-        self._variables.fail(reply.error or QueryEnded("the session was closed"))
-        self._end.set_result(None)
-        self._note_to_come(-self._num_to_come)
-
-    def _note_to_come(self, num: int) -> None:
-        """Count variables that graphs have still to produce; hold a slot while there are any."""
-        before, self._num_to_come = self._num_to_come, self._num_to_come + num
-        if self._num_to_come and not before:
-            self._slots.take_over()
-        elif before and not self._num_to_come:
-            self._slots.release()
-
-    def _check_open(self) -> None:
-        if self._end.done():
-            raise UserError("the session is closed")
+        return NO_USAGE if variable is None else variable.usage
 
 
 async def _result(variable: SessionVariable) -> object:

@@ -180,7 +180,7 @@ class ServiceRequest(HttpRequest):
             raise _too_much()
         length = await asyncio.to_thread(lambda: sum(map(len, parts())))
         self.begin(status, [(b"content-type", JSON_TYPE), self._id_header], length)
-        await self._send_parts(parts)
+        await _send_parts(self, parts)
         self.end()
 
     async def answer_json(self, content: object, status: int = 200) -> None:
@@ -226,7 +226,7 @@ class ServiceRequest(HttpRequest):
         """Send a long event of JSON, as `answer_parts` sends an answer. Raises as `send_event`."""
         self._begin_events()
         await self.send(b"data: ")
-        await self._send_parts(parts)
+        await _send_parts(self, parts)
         await self.send(b"\n\n")
 
     async def end_events(self, last: bytes = DONE) -> None:
@@ -238,10 +238,11 @@ class ServiceRequest(HttpRequest):
         if not self.has_begun:
             self.begin_events([self._id_header, *_NO_STORE])
 
-    async def _send_parts(self, parts: Callable[[], Iterable[bytes]]) -> None:
-        left = iter(parts())
-        while part := await asyncio.to_thread(next, left, b""):
-            await self.send(part)
+
+async def _send_parts(request: HttpRequest, parts: Callable[[], Iterable[bytes]]) -> None:
+    left = iter(parts())
+    while part := await asyncio.to_thread(next, left, b""):
+        await request.send(part)
 
 
 def _do_nothing() -> None:

@@ -21,6 +21,7 @@ from stretto.service.app import ServiceApp
 from stretto.service.apps.app_service import AppService
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.apps.routes import AppRoutes
+from stretto.service.batches.pictures import pictures
 from stretto.service.batches.routes import BatchRoutes
 from stretto.service.batches.runner import BatchRunner
 from stretto.service.batches.store import BatchStore
@@ -127,7 +128,7 @@ class Service:
         return self.app.num_open + (0 if self.pool is None else self.pool.front.router_state.view.num_clients)
 
     def _batch_pictures(self) -> Sequence[BatchPicture]:
-        return () if self._batches is None else self._batches.pictures()
+        return () if self._batches is None else pictures(self._batches.machine, self._batches.now())
 
     async def __aenter__(self) -> Service:
         config, certificates = self.config, self._certificates

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
-from typing import TypeAlias, get_args
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TypeAlias
 
 from stretto.http.refusals import Refused
 from stretto.model.errors import DeadlineExceeded, StrettoError
 from stretto.model.tasks import Criteria, Objective, Usage
 from stretto.programs.connection import Planned, plan_all
 from stretto.programs.fragment import WaitingCall, Work
+from stretto.programs.ledger import Ledger
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
-from stretto.sched.queries.demand import asked_by
 from stretto.service.bodies import MAX_DECODED_BYTES, SHORT_BYTES, in_thread
 from stretto.service.calls import Works
 from stretto.service.graph_page import Line, graph_lines
 from stretto.service.places import LastInstances
+from stretto.service.readers import Readers
 from stretto.service.refusals import not_yet
 from stretto.service.schema import CallBody, SubmitBody
 from stretto.service.session_books import SessionBooks
@@ -49,7 +49,7 @@ class ServiceSession:
 
     Attributes:
         used_s: time of the last request, by the clock of the event loop.
-        num_readers: number of requests that wait for variables.
+        readers: the requests that wait for variables.
     """
 
     __slots__ = (
@@ -59,9 +59,8 @@ class ServiceSession:
         "_objective",
         "_runtime",
         "_session",
-        "_wishes",
         "id",
-        "num_readers",
+        "readers",
         "tenant",
         "used_s",
     )
@@ -78,13 +77,12 @@ class ServiceSession:
         self.id = session_id
         self.tenant = tenant
         self.used_s = now_s
-        self.num_readers = 0
+        self.readers = Readers()
         self._runtime = runtime
         self._session = session
         self._objective = objective
         self._books = SessionBooks(tenant)
         self._calls: dict[str, WaitingCall] = {}
-        self._wishes: Counter[tuple[str, Criteria | None]] = Counter()
         self._changing = asyncio.Lock()
 
     @property
@@ -112,7 +110,7 @@ class ServiceSession:
         """
         bodies = calls_of(body)
         known = known_works(bodies, works)
-        is_long = known is None or self._may_close_circle(bodies)
+        is_long = known is None or _may_close_circle(bodies, self._books.ledger)
         if num_bytes > SHORT_BYTES:
             is_long = is_long or num_bytes > MAX_DECODED_BYTES or not have_few_items(body)
         async with self._changing:
@@ -174,7 +172,7 @@ class ServiceSession:
             return await self._session.get(name)
         limit_s = max_wait_s if timeout_s is None or timeout_s > max_wait_s else None
         try:
-            with self._reading(name, criteria):
+            with self.readers.reading(name, criteria):
                 async with asyncio.timeout(limit_s):
                     return await self._session.get(name, criteria, deadline_s=timeout_s)
         except TimeoutError:
@@ -192,7 +190,7 @@ class ServiceSession:
             StrettoError: what it has failed with.
         """
         self._books.check_known(name)
-        with self._reading(name, criteria):
+        with self.readers.reading(name, criteria):
             async with aclosing(self._session.stream(name, criteria)) as pieces:  # type: ignore[type-var]
                 try:
                     async with asyncio.timeout(max_wait_s):
@@ -208,30 +206,12 @@ class ServiceSession:
     async def lines(self, places: LastInstances) -> list[Line]:
         """Return a line for each request to an LLM of the last calls, in words."""
         calls = list({id(call): call for call in self._calls.values()}.values())
-        wanted: dict[str, Objective] = {}
-        for name, criteria in self._wishes:
-            asked = asked_by(criteria or self._objective).criteria
-            if wanted.get(name) != "latency" and asked is not None:
-                wanted[name] = asked
-        where = dict(places.of(self._session.id))
-        return await asyncio.to_thread(graph_lines, calls, wanted, self._state, where)
+        wanted, where = self.readers.objectives(self._objective), dict(places.of(self._session.id))
 
-    def _state(self, name: str) -> str:
-        return "has come" if self._session.is_settled(name) else "is to come"
+        def state(name: str) -> str:
+            return "has come" if self._session.is_settled(name) else "is to come"
 
-    @contextmanager
-    def _reading(self, name: str, criteria: Criteria | None) -> Iterator[None]:
-        """Count a reader of a variable."""
-        wish = (name, criteria)
-        self.num_readers += 1
-        self._wishes[wish] += 1
-        try:
-            yield
-        finally:
-            self.num_readers -= 1
-            self._wishes[wish] -= 1
-            if self._wishes[wish] <= 0:
-                del self._wishes[wish]
+        return await asyncio.to_thread(graph_lines, calls, wanted, state, where)
 
     def _read(
         self, body: SubmitBody, bodies: Sequence[CallBody], works: Works, known: Sequence[Work] | None
@@ -291,7 +271,7 @@ class ServiceSession:
         for name, criteria in body.wanted.items():
             self._books.add([name])
             self._session.want(name, criteria)
-            self._wishes[name, criteria] += 1
+            self.readers.note_wish(name, criteria)
             await turn.pause()
         for name, read in asked.values.items():
             self._session.provide(name, read.value)
@@ -300,22 +280,22 @@ class ServiceSession:
             self._drop(name)
             await turn.pause()
 
-    def _may_close_circle(self, bodies: Sequence[CallBody]) -> bool:
-        """Return whether a call produces what others wait for: then what it is made of has to be searched."""
-        return any(
-            isinstance(place.semantic_var_id, str) and self._books.ledger.is_awaited(place.semantic_var_id)
-            for body in bodies
-            for place in body.placeholders
-            if place.in_out
-        )
-
     def _drop(self, name: str) -> None:
         self._books.forget(name)
         self._calls.pop(name, None)
-        for criteria in (None, *get_args(Criteria)):
-            self._wishes.pop((name, criteria), None)
+        self.readers.forget(name)
         self._session.drop(name)
 
     def _check_open(self) -> None:
         if self._session.is_closed():
             raise Refused(410, "query_ended", "the session has ended")
+
+
+def _may_close_circle(bodies: Sequence[CallBody], ledger: Ledger) -> bool:
+    """Return whether a call produces what others wait for: then what it is made of has to be searched."""
+    return any(
+        isinstance(place.semantic_var_id, str) and ledger.is_awaited(place.semantic_var_id)
+        for body in bodies
+        for place in body.placeholders
+        if place.in_out
+    )

@@ -90,7 +90,7 @@ class Sessions:
             if now_s < due_s:
                 self._timer = asyncio.get_running_loop().call_at(due_s, self._watch)
                 return
-            if session.num_readers:
+            if session.readers.number:
                 session.used_s = now_s
                 self._open.move_to_end(session.id)
             else:

@@ -49,9 +49,9 @@ def test_the_order_of_eviction_is_restored() -> None:
     before.observe(Dispatched(0, ask([1] * 8), 9.0))
     after = index(0)
     restore_snapshot(after, take_snapshot(before, {0: "a"}, 10.0), {"a": 0}, 110.0)
-    tree = after.tree("s")
+    tree = after.trees.get("s")
     assert tree is not None
-    assert [used_s for _, used_s in tree.oldest(0)] == [101, 102, 109]
+    assert [used_s for _, used_s in tree.holders[0].used.items()] == [101, 102, 109]
     tree.evict(0, 2)
     assert after.held(ask([2] * 8)).tokens == {}
     assert after.held(ask([1] * 8)).tokens == {0: 8}

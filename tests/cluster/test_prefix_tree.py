@@ -29,7 +29,7 @@ def held(tree: PrefixTree, path: str) -> dict[int, int]:
 def tree_of(capacity: float = float("inf"), num: int = 3, **settings: float) -> PrefixTree:
     tree = PrefixTree(**settings)
     for instance in range(num):
-        tree.join(instance, capacity)
+        tree.holders.join(instance, capacity)
     return tree
 
 
@@ -49,7 +49,7 @@ def test_it_equals_a_set_of_prefixes(used: Sequence[tuple[int, str]], asked: Seq
             for instance, of_instance in prefixes.items()
         }
         assert held(tree, path) == {instance: length for instance, length in longest.items() if length}
-    assert all(tree.num_held(i) == len(of_instance) - 1 for i, of_instance in prefixes.items())
+    assert all(tree.holders[i].num_blocks == len(of_instance) - 1 for i, of_instance in prefixes.items())
 
 
 @given(
@@ -70,7 +70,7 @@ def test_a_prompt_looked_up_before_is_found_as_a_new_one(steps: Sequence[tuple[s
                 tree.evict(instance, number)
             case "leave":
                 tree.leave(instance)
-                tree.join(instance)
+                tree.holders.join(instance)
         tree.check_invariants()
         assert tree.runs.levels(data) == tree.runs.levels(bytes(bytearray(data)))
         tree.runs.path(data)
@@ -93,9 +93,9 @@ def test_one_instance_evicts_as_its_engine_does(used: Sequence[str], capacity: i
     for now, path in enumerate(used):
         tree.use(0, chain(path), now)
         tree.check_invariants()
-        assert tree.num_held(0) <= capacity
+        assert tree.holders[0].num_blocks <= capacity
         assert held(tree, path) == {0: len(path)}
-    assert tree.num_held(0) == len(reference_lru(used, capacity))
+    assert tree.holders[0].num_blocks == len(reference_lru(used, capacity))
 
 
 @given(PATHS, st.integers(0, 2), st.text("ab", min_size=1, max_size=8))
@@ -126,7 +126,7 @@ def test_shared_runs_are_evicted_whole_or_kept(used: Sequence[tuple[int, str]], 
     for now, (instance, path) in enumerate(used):
         tree.use(instance, chain(path), now)
         tree.check_invariants()
-        assert tree.num_held(instance) < capacity + 8, "at most a run more than fits"
+        assert tree.holders[instance].num_blocks < capacity + 8, "at most a run more than fits"
 
 
 @given(PATHS)
@@ -136,7 +136,7 @@ def test_nothing_is_left_after_the_window(used: Sequence[tuple[int, str]]) -> No
         tree.use(instance, chain(path), now)
         tree.check_invariants()
     for cache in tree.holders:
-        tree.forget_unused_since(cache.instance, float(len(used)))
+        tree.forget_unused(cache, float(len(used)))
     assert (len(tree.runs), tree.num_blocks, tree.num_bytes) == (0, 0, 0)
 
 
@@ -158,7 +158,7 @@ def test_an_instance_that_leaves_holds_nothing_and_its_place_is_used_again(
     tree.leave(gone)
     tree.check_invariants()
     assert all(gone not in held(tree, path) for _, path in used)
-    tree.join(7)
+    tree.holders.join(7)
     tree.use(7, chain("ab"), 99.0)
     assert held(tree, "ab")[7] == 2
     tree.check_invariants()
@@ -194,7 +194,7 @@ def test_what_was_used_before_a_time_can_be_forgotten() -> None:
     tree = tree_of()
     for now, path in enumerate(("aa", "bb", "cc")):
         tree.use(0, chain(path), now)
-    tree.forget_unused_since(0, 1)
+    tree.forget_unused(tree.holders[0], 1)
     assert [held(tree, path) for path in ("aa", "bb", "cc")] == [{}, {}, {0: 2}]
 
 

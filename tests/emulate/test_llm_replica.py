@@ -66,7 +66,11 @@ def test_a_streamed_answer_is_told_token_by_token() -> None:
     async def main(replica: EmulatedLLM) -> None:
         request = Request()
         replica.submit(
-            [1, 2, 3], answer(5), 5, request.heard, on_token=lambda n: tokens.append((n, replica.now_s))
+            [1, 2, 3],
+            answer(5),
+            5,
+            request.heard,
+            on_token=lambda n: tokens.append((n, replica._clock.now_s)),
         )
         await request.ended.wait()
         told.extend(request.events)
@@ -93,7 +97,7 @@ def test_streams_get_each_token_once_although_others_come_and_go_in_the_midst_of
         for request in requests:
             await request.ended.wait()
 
-    assert run(main, fleet_of(max_sequences=8)).num_running == 0
+    assert not run(main, fleet_of(max_sequences=8)).scheduler.running
     assert tokens == [list(range(60 + number)) for number in range(20)]
 
 
@@ -110,7 +114,11 @@ def test_streams_get_their_tokens_when_each_step_by_itself_would_end() -> None:
         async def main(replica: EmulatedLLM) -> None:
             request = Request()
             replica.submit(
-                [1] * 100, answer(80), 80, request.heard, on_token=lambda _: tokens.append(replica.now_s)
+                [1] * 100,
+                answer(80),
+                80,
+                request.heard,
+                on_token=lambda _: tokens.append(replica._clock.now_s),
             )
             await request.ended.wait()
 
@@ -170,7 +178,7 @@ def test_a_cancelled_request_frees_its_place_and_says_no_more() -> None:
         await other.ended.wait()
         assert gone.num_tokens == num_tokens
         assert other.num_tokens == 800
-        assert replica.num_running == 0
+        assert len(replica.scheduler.running) == 0
         assert replica.kv_used == 0.0
 
     run(main)
@@ -185,7 +193,8 @@ def test_an_emptied_replica_tells_its_requests_and_serves_new_ones() -> None:
         await before.begun.wait()
         replica.empty()
         assert lost.is_set()
-        assert replica.num_running == replica.num_waiting == 0
+        assert not replica.scheduler.running
+        assert not replica.scheduler.waiting
         request = Request()
         replica.submit(prompt, answer(3), 3, request.heard)
         await request.ended.wait()

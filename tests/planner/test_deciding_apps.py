@@ -366,7 +366,7 @@ def test_a_query_whose_loop_does_not_end_fails() -> None:
     for progress in book.ready():
         todo += progress.ready
     for call in todo:  # grows meanwhile
-        progress = book.answered(call, CallAnswer("odd?"))
+        progress = book.note(call, CallAnswer("odd?"))
         todo += progress.ready
         ended += [progress.ended] if progress.ended else []
     assert len(todo) == 2 * MOST_ROUNDS

@@ -119,7 +119,7 @@ def test_each_call_is_made_once_and_as_soon_as_its_answers_are_there(seed: int) 
         assert made == able
         call = open_calls.pop(draw.randrange(len(open_calls)))
         answered.add(call)
-        progress = book.answered(call, CallAnswer("", 1, 1))
+        progress = book.note(call, CallAnswer("", 1, 1))
         assert not made & set(progress.ready)
         open_calls += progress.ready
     assert answered == set(all_calls)

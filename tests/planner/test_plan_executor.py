@@ -154,9 +154,9 @@ def test_a_node_without_replicas_is_abandoned() -> None:
     run = Carried(app_of(a="", b=""), [Stage((replica("a", 0), replica("a", 1), replica("b", 0)))], a=5, b=5)
     run.advance()
     assert run.gone("a1") == ["lost a1"]
-    assert run.executor.has_replicas("a")
+    assert run.executor.weights("a")
     assert run.gone("a0") == ["lost a0"]
-    assert not run.executor.has_replicas("a")
+    assert not run.executor.weights("a")
     assert run.shown(run.executor.abandon("a")) == ["abandon a", "add b0"]
     assert run.executor.abandon("a") == []
     assert run.advance(b=0) == ["finish b0"]

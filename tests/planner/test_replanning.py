@@ -357,16 +357,16 @@ def test_a_node_that_runs_nowhere_is_named_with_its_requests(tmp_path: Path) -> 
 def test_a_book_tells_the_answers_to_requests_that_are_left() -> None:
     book = CallBook(PAIR, stored(REQUESTS[:2]))
     calls = [call for begun in book.ready() for call in begun.ready]
-    book.answered(calls[2], CallAnswer("one", 1, 8))
-    book.answered(calls[0], CallAnswer("one", 1, 9))
-    assert book.ended() == {"draft": {(0, 0): 9, (1, 0): 8}, "judge": {}}
+    book.note(calls[2], CallAnswer("one", 1, 8))
+    book.note(calls[0], CallAnswer("one", 1, 9))
+    assert book.left()[1] == {"draft": {(0, 0): 9, (1, 0): 8}, "judge": {}}
     for call in (calls[1], PlannedCall(0, "judge", 0)):
-        book.answered(call, CallAnswer("two", 1, 5))
-    assert book.ended() == {"draft": {(0, 0): 8}, "judge": {}}, "the first request has ended"
+        book.note(call, CallAnswer("two", 1, 5))
+    assert book.left()[1] == {"draft": {(0, 0): 8}, "judge": {}}, "the first request has ended"
 
 
 def test_answers_have_the_places_of_their_requests_when_others_have_not_begun() -> None:
     book = CallBook(PAIR, stored(REQUESTS[:3]))
-    book.answered(PlannedCall(2, "draft", 0), CallAnswer("one", 1, 7))
-    assert [request.planned for request in REQUESTS[:3]] == book.left()
-    assert book.ended() == {"draft": {(2, 0): 7}, "judge": {}}
+    book.note(PlannedCall(2, "draft", 0), CallAnswer("one", 1, 7))
+    assert [request.planned for request in REQUESTS[:3]] == book.left()[0]
+    assert book.left()[1] == {"draft": {(2, 0): 7}, "judge": {}}

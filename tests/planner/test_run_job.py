@@ -17,7 +17,7 @@ from support.planned_runs import APP, PLAN, run_requests
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Replica
-from stretto.model.errors import CapacityError, JournalError, NotSaved, UserError
+from stretto.model.errors import CapacityError, JournalError, NotSaved, StrettoError, UserError
 from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
@@ -104,7 +104,7 @@ def test_only_requests_that_are_left_are_planned(whole: Path, tmp_path: Path) ->
     planned: list[str] = []
 
     def plan(book: CallBook) -> Plan:
-        planned.extend(request.id for request in book.left())
+        planned.extend(request.id for request in book.left()[0])
         return PLAN
 
     lines = (whole / "journal").read_bytes().splitlines(keepends=True)
@@ -300,9 +300,9 @@ def test_requests_begin_as_their_calls_are_needed(tmp_path: Path, monkeypatch: p
     num_live = list[int]()
 
     class Book(CallBook):
-        def answered(self, call: PlannedCall, answer: CallAnswer) -> Progress:
+        def note(self, call: PlannedCall, result: CallAnswer | StrettoError) -> Progress:
             num_live.append(len(self._live))
-            return super().answered(call, answer)
+            return super().note(call, result)
 
     monkeypatch.setattr("stretto.planner.running.book.CallBook", Book)
     monkeypatch.setattr("stretto.planner.running.drive._WINDOW", 8)

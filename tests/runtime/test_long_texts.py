@@ -55,11 +55,11 @@ async def test_a_query_streams_pieces_that_are_not_joined_before() -> None:
 async def test_a_variable_streams_pieces_that_are_not_joined_before() -> None:
     session = Session("s", lambda event: None, lambda app, _: SAY, asyncio.get_running_loop(), Slots(1))
     for piece in PIECES:
-        session.on_text("y", piece)
+        session.state.on_text("y", piece)
     stream = session.stream("y")
     assert await anext(stream) == WHOLE
-    session.on_text("y", " four")
-    session.on_settled("y", f"{WHOLE} four five")
+    session.state.on_text("y", " four")
+    session.state.on_settled("y", f"{WHOLE} four five")
     assert [piece async for piece in stream] == [" four five"]
 
 

@@ -208,14 +208,14 @@ async def test_text_of_a_dropped_variable_is_not_that_of_the_next_one() -> None:
     )
     session.extend(SHOUT)
     old = session.stream("loud")
-    session.on_text("loud", "old")
+    session.state.on_text("loud", "old")
     assert await anext(old) == "old"
     session.drop("loud")
     session.extend(SHOUT)
     new = session.stream("loud")
-    session.on_text("loud", " text")
-    session.on_settled("loud", Failure(QueryCancelled("dropped")))
-    session.on_text("loud", "quite new")
+    session.state.on_text("loud", " text")
+    session.state.on_settled("loud", Failure(QueryCancelled("dropped")))
+    session.state.on_text("loud", "quite new")
     assert await anext(new) == "quite new"
     assert await anext(old) == " text"
     with pytest.raises(QueryCancelled):

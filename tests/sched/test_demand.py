@@ -173,14 +173,14 @@ def test_a_stricter_get_on_a_long_chain_takes_milliseconds() -> None:
         session.extend(STEP, {"x": str(number), "y": str(number + 1)})
     session.want("2000")
     seen = 0
-    sources = session.graph.live.sources
+    sources = session.graph.live.dependencies.sources
 
     def counting(node: object) -> object:
         nonlocal seen
         seen += 1
         return sources(node)  # type: ignore[arg-type]
 
-    session.graph.live.sources = counting  # type: ignore[method-assign, assignment]
+    session.graph.live.dependencies.sources = counting  # type: ignore[method-assign, assignment]
     outcome = session.want("2000", "latency")
     num_changed = [len(outcome.demands)]
     while outcome.is_paused:

@@ -70,13 +70,13 @@ CRITERIA: tuple[Objective | None, ...] = ("latency", "throughput", None)
 
 def needed(live: LiveGraph, values: Iterable[int]) -> set[int]:
     """Return the ids of the nodes behind some values and behind the effects that have still to happen."""
-    ends = [node.id for node in map(live.producer, values) if node is not None]
+    ends = [node.id for node in map(live.dependencies.producer, values) if node is not None]
     found, open_nodes = set[int](), [*live.effects, *ends]
     while open_nodes:
         node_id = open_nodes.pop()
         if node_id not in found:
             found.add(node_id)
-            open_nodes += [source.id for source in live.sources(live.nodes[node_id])]
+            open_nodes += [source.id for source in live.dependencies.sources(live.nodes[node_id])]
     return found
 
 
@@ -87,13 +87,13 @@ def demands_of(live: LiveGraph, asked: Mapping[int, Demand], of_effects: Demand)
     def ask(node: Node, demand: Demand) -> None:
         demand = demand.before(node.own_s)
         found[node.id] = demand if node.id not in found else found[node.id].joined(demand)
-        for source in {source.id: source for source in live.sources(node)}.values():
+        for source in {source.id: source for source in live.dependencies.sources(node)}.values():
             ask(source, demand)
 
     for effect in live.effects:
         ask(live.nodes[effect], of_effects)
     for value_id, demand in asked.items():
-        if (node := live.producer(value_id)) is not None:
+        if (node := live.dependencies.producer(value_id)) is not None:
             ask(node, demand)
     return found
 

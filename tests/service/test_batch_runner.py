@@ -43,7 +43,7 @@ def batch_record() -> BatchRecord:
 
 async def ended(store: BatchStore) -> BatchRecord:
     """Return the batch when its answers are no longer kept apart."""
-    while (found := store.batch("", "batch_1")) is None or found.status not in ENDED:
+    while (found := store.kept.batches("").get("batch_1")) is None or found.status not in ENDED:
         await asyncio.sleep(0.001)
     return found
 
@@ -92,7 +92,7 @@ def test_a_batch_that_has_ended_is_never_kept_as_one_that_goes_on(
             await ended(store)
         again = BatchStore(tmp_path)
         again.close()
-        assert [one.status for one in again.batches("").values()] == ["completed"]
+        assert [one.status for one in again.kept.batches("").values()] == ["completed"]
 
     asyncio.run(run())
 

@@ -41,7 +41,7 @@ def test_no_content_is_removed_whose_record_may_be_lost(tmp_path: Path, damage: 
     else:
         journal.unlink()
     store = BatchStore(tmp_path)
-    assert list(store.files("")) == (["file-1"] if damage == "line" else [])
+    assert list(store.kept.files("")) == (["file-1"] if damage == "line" else [])
     assert sorted(one.name for one in (tmp_path / "files").iterdir()) == ["file-0", "file-1"]
     assert list((tmp_path / "answers").iterdir())
     store.close()
@@ -63,7 +63,7 @@ def test_a_file_that_the_system_does_not_let_go_is_removed_all_the_same(tmp_path
     store.path("file-0").unlink()
     store.path("file-0").mkdir()
     asyncio.run(store.remove(stored(0)))
-    assert list(store.files("")) == ["file-1"]
+    assert list(store.kept.files("")) == ["file-1"]
     store.close()
 
 
@@ -73,13 +73,13 @@ def test_the_bytes_of_a_tenant_are_those_of_its_files(tmp_path: Path) -> None:
         for number, size in enumerate((10, 20)):
             (part := store.path(f"upload-{number}.part")).write_bytes(bytes(size))
             await store.take_in(StoredFile(f"file-{number}", "t", "in", "batch", size, 0), part)
-        assert (store.num_bytes("t"), store.num_bytes("other")) == (30, 0)
-        await store.remove(store.files("t")["file-0"])
-        await store.save(store.files("t")["file-1"])
-        assert store.num_bytes("t") == 20
+        assert (store.kept.num_bytes["t"], store.kept.num_bytes["other"]) == (30, 0)
+        await store.remove(store.kept.files("t")["file-0"])
+        await store.save(store.kept.files("t")["file-1"])
+        assert store.kept.num_bytes["t"] == 20
         store.close()
         again = BatchStore(tmp_path)
-        assert again.num_bytes("t") == 20
+        assert again.kept.num_bytes["t"] == 20
         again.close()
 
     asyncio.run(run())
@@ -96,17 +96,17 @@ def test_files_and_ended_batches_are_kept_for_a_time(tmp_path: Path) -> None:
             ended,
             msgspec.structs.replace(record, id="batch_2"),
         )
-        assert list(store.expired(99.0, 100.0)) == []
-        assert [one.id for one in store.expired(149.0, 100.0)] == ["file-0"]
-        assert [one.id for one in store.expired(500.0, 100.0)] == ["file-0", "file-1", "batch_1"]
-        for one in list(store.expired(500.0, 100.0)):
+        assert list(store.kept.expired(99.0, 100.0)) == []
+        assert [one.id for one in store.kept.expired(149.0, 100.0)] == ["file-0"]
+        assert [one.id for one in store.kept.expired(500.0, 100.0)] == ["file-0", "file-1", "batch_1"]
+        for one in list(store.kept.expired(500.0, 100.0)):
             await store.remove(one)
-        assert not store.files("t")
-        assert list(store.batches("t")) == ["batch_2"]
-        assert list(store.expired(1e9, float("inf"))) == []
+        assert not store.kept.files("t")
+        assert list(store.kept.batches("t")) == ["batch_2"]
+        assert list(store.kept.expired(1e9, float("inf"))) == []
         store.close()
         again = BatchStore(tmp_path)
-        assert list(again.batches("t")) == ["batch_2"]
+        assert list(again.kept.batches("t")) == ["batch_2"]
         again.close()
 
     asyncio.run(run())

@@ -204,7 +204,7 @@ class Stretto(ScoredPlacement):
         """Update how many requests come to an instance in a second, how many of them were free to go
         elsewhere, and how many tokens it has to prefill for them, as seen lately.
         """
-        num_instances = self.index.num_instances
+        num_instances = len(self.index.members)
         if not num_instances or self._first_s is None:
             return
         seen_s = now_s - self._first_s

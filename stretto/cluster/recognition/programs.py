@@ -6,70 +6,14 @@ A tenant that has more than others gives way first. So a client that invents pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from random import Random
 
 from stretto.cluster.recognition.anchors import WHOLE, Anchors, KnownAnchors, Piece
 from stretto.cluster.recognition.fingerprints import Key, PromptEnding, Tail
+from stretto.cluster.recognition.program_keys import ProgramKeys, TenantWeights
+from stretto.cluster.recognition.recognised_program import RecognisedProgram, TenantPrograms
 
 _MOST_OPEN, _MOST_PASSED, _MOST_TEXTS, _MOST_LINES, _MOST_NAMES = 32, 4, 12, 8, 8
-_MOST_SHARED = 8
-"""Programs that one key may lead to. The oldest are not found by it any more."""
-
-
-class RecognisedProgram:
-    """A program that was recognised. Tuples keep it small, as there may be a million.
-
-    Attributes:
-        number: number that no other program has.
-        leans_on: number of the program that it may be part of, which is not sure; 0 if there is none.
-        open: ends of its prompts that no later prompt goes on from yet: pairs of the key with the answer and
-            the key without it. The two are equal if the answer is not known, or if the prompt is one text.
-        passed: keys of ends that a later prompt went on from: the first one and the latest.
-        pieces: what it generated: the first whole text and the latest ones, and the latest lines.
-        names: keys of its ids.
-        tails: places of the ends of prompts that are one text.
-        num_running: number of its requests that are not answered yet.
-        num_hinted: number of programs that lean on it for a hint alone.
-        was_answered: whether one of its requests was answered.
-    """
-
-    __slots__ = (
-        *("leans_on", "names", "num_hinted", "num_running", "number", "open", "passed", "pieces", "tails"),
-        *("tenant", "was_answered"),
-    )
-
-    def __init__(self, number: int, tenant: TenantPrograms, leans_on: int) -> None:
-        self.number = number
-        self.tenant = tenant
-        self.leans_on = leans_on
-        self.open: tuple[tuple[Key, Key], ...] = ()
-        self.passed: tuple[Key, ...] = ()
-        self.pieces: tuple[Piece, ...] = ()
-        self.names: tuple[Key, ...] = ()
-        self.tails: tuple[tuple[Key, Tail], ...] = ()
-        self.num_running = self.num_hinted = 0
-        self.was_answered = False
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is worth to be remembered: a later request can be found to be part of it."""
-        return self.was_answered and bool(self.open or self.passed or self.names)
-
-    def open_end(self, key: Key) -> tuple[Key, Key] | None:
-        """Return the end with a key, with or without its answer, that no later prompt goes on from."""
-        return next((end for end in self.open if key in end), None)
-
-    def keys(self) -> Iterator[Key]:
-        """Yield all keys that lead to the program, each as often as it does."""
-        yield from self.names
-        yield from self.passed
-        for end in self.open:
-            yield from dict.fromkeys(end)
-        for piece in self.pieces:
-            yield piece[1]
-
-
 _MOST_FOUND = 64
 """Programs whose texts are compared with a prompt."""
 _SEARCHED = 1 / 8
@@ -78,24 +22,12 @@ _MOST_ALIKE = 2
 """Programs that may have generated the same text; what more of them have is nobody's own."""
 
 
-@dataclass(slots=True, eq=False)
-class TenantPrograms:
-    """A tenant that has programs.
-
-    Attributes:
-        programs: programs of the tenant; the one that was used longest ago comes first.
-        weight: number of its programs and of their keys.
-        num_vain: prompts in a row in which no answer was found, searched or not.
-    """
-
-    name: str
-    programs: dict[RecognisedProgram, None] = field(default_factory=dict)
-    weight: int = 0
-    num_vain: int = 0
-
-
 class Programs:
     """All programs that are known.
+
+    Attributes:
+        keys: what leads to each.
+        tails: lengths of the last blocks of prompts that are one text, with how often they occur.
 
     Args:
         most: number of programs, of eight keys each, that are kept. Those that run are kept in any case.
@@ -106,12 +38,12 @@ class Programs:
         self._most_vain = most_vain
         self._choices = Random(0)  # every eighth would miss what comes in pairs
         self.tails: dict[Key, dict[int, int]] = {}
-        self._by_key: dict[Key, RecognisedProgram | list[RecognisedProgram]] = {}
+        self._weights = TenantWeights()
+        self.keys = ProgramKeys(self._weights)
         self._tenants: dict[str, TenantPrograms] = {}
         self._anchors = KnownAnchors(8 * most)
-        self._by_weight: list[dict[TenantPrograms, None]] = [{} for _ in range(64)]
         self._most_weight = 9 * most
-        self._weight = self._num_added = 0
+        self._num_added = 0
 
     def __len__(self) -> int:
         return sum(len(tenant.programs) for tenant in self._tenants.values())
@@ -119,18 +51,6 @@ class Programs:
     def __iter__(self) -> Iterator[RecognisedProgram]:
         for tenant in self._tenants.values():
             yield from tenant.programs
-
-    def with_key(self, key: Key, tenant: str) -> list[RecognisedProgram]:
-        """Return the programs of a tenant that a key leads to, the oldest first."""
-        found = self._by_key.get(key)
-        if found is None:
-            return []
-        programs = found if isinstance(found, list) else [found]
-        return [one for one in dict.fromkeys(programs) if one.tenant.name == tenant]
-
-    def known(self, keys: Iterable[Key]) -> Iterator[Key]:
-        """Return those of some keys that lead to programs of any tenant, of which most lead to none."""
-        return filter(self._by_key.__contains__, keys)
 
     def is_worth_search(self, tenant_name: str) -> bool:
         """Return whether a prompt of a tenant is to be searched for answers of its programs. Where all
@@ -147,7 +67,7 @@ class Programs:
         """
         programs: dict[RecognisedProgram, None] = {}
         for key in dict.fromkeys(key for text in texts for key in text.known(self._anchors)):
-            if len(found := self.with_key(key, tenant)) <= _MOST_ALIKE:
+            if len(found := self.keys.of(key, tenant)) <= _MOST_ALIKE:
                 programs |= dict.fromkeys(found)
         return sorted(programs, key=lambda program: program.number)[-_MOST_FOUND:]
 
@@ -159,7 +79,7 @@ class Programs:
         self._num_added += 1
         program = RecognisedProgram(self._num_added, tenant, leans_on)
         tenant.programs[program] = None
-        self._weigh(tenant, 1)
+        self._weights.add(tenant, 1)
         return program
 
     def use(self, program: RecognisedProgram) -> None:
@@ -171,23 +91,23 @@ class Programs:
     def forget(self, program: RecognisedProgram) -> None:
         """Forget a program."""
         for key in list(program.keys()):
-            self._unlink(key, program)
+            self.keys.unlink(key, program)
         for _, tail in program.tails:
-            self._drop_tail(tail)
+            _drop_tail(self.tails, tail)
         for piece in program.pieces:
             self._anchors.discard(piece[1])
         tenant = program.tenant
         del tenant.programs[program]
-        self._weigh(tenant, -1)
+        self._weights.add(tenant, -1)
         if not tenant.programs:
-            self._by_weight[tenant.weight.bit_length()].pop(tenant, None)
+            self._weights.forget(tenant)
             del self._tenants[tenant.name]
 
     def limit(self) -> None:
         """Forget programs, those that were used longest ago of the largest tenants, until the rest fits."""
         num_running = 0
-        while self._weight > self._most_weight and num_running < len(self._tenants) + 64:
-            tenant = next(iter(next(one for one in reversed(self._by_weight) if one)))
+        while self._weights.weight > self._most_weight and num_running < len(self._tenants) + 64:
+            tenant = self._weights.heaviest()
             program = next(iter(tenant.programs))
             if program.num_running:
                 num_running += 1
@@ -201,9 +121,9 @@ class Programs:
         """Let the key of an id lead to a program: the first one, that of its root, and those named last."""
         if key not in program.names:
             program.names = (*program.names, key)
-            self._link(key, program)
+            self.keys.link(key, program)
             if len(program.names) > _MOST_NAMES:
-                self._unlink(program.names[1], program)
+                self.keys.unlink(program.names[1], program)
                 program.names = (program.names[0], *program.names[2:])
         elif key != program.names[0]:
             program.names = (*(one for one in program.names if one != key), key)
@@ -216,7 +136,7 @@ class Programs:
         pair = end.key, plain.key if end.tail is None else end.key
         program.open = (*program.open, pair)
         for key in dict.fromkeys(pair):
-            self._link(key, program)
+            self.keys.link(key, program)
         if end.tail is not None and all(key != end.key for key, _ in program.tails):
             program.tails = (*program.tails, (end.key, end.tail))
             lengths = self.tails.setdefault(end.tail[0], {})
@@ -228,21 +148,21 @@ class Programs:
         """Note that a later prompt goes on from an end of a program."""
         program.open = tuple(one for one in program.open if one is not end)
         for one in dict.fromkeys(end):
-            self._unlink(one, program)
+            self.keys.unlink(one, program)
         self.passes(program, end[0])
 
     def passes(self, program: RecognisedProgram, key: Key) -> None:
         """Let a key lead to a program that a prompt may go on from at any time."""
         program.passed = (*program.passed, key)
-        self._link(key, program)
+        self.keys.link(key, program)
         if len(program.passed) > _MOST_PASSED:
             gone = program.passed[1]
             program.passed = (program.passed[0], *program.passed[2:])
-            self._unlink(gone, program)
+            self.keys.unlink(gone, program)
             if gone not in program.passed and program.open_end(gone) is None:
                 for one, tail in program.tails:
                     if one == gone:
-                        self._drop_tail(tail)
+                        _drop_tail(self.tails, tail)
                 program.tails = tuple(one for one in program.tails if one[0] != gone)
 
     def generated(self, program: RecognisedProgram, piece: Piece) -> None:
@@ -250,73 +170,37 @@ class Programs:
         if piece in program.pieces:
             return
         program.pieces = (*program.pieces, piece)
-        self._link(piece[1], program)
+        self.keys.link(piece[1], program)
         self._anchors.add(piece[1])
         is_line = piece[0] < WHOLE
         alike = [one for one in program.pieces if (one[0] < WHOLE) is is_line]
         if len(alike) > (_MOST_LINES if is_line else _MOST_TEXTS):
             gone = alike[0 if is_line else 1]
             program.pieces = tuple(one for one in program.pieces if one is not gone)
-            self._unlink(gone[1], program)
+            self.keys.unlink(gone[1], program)
             self._anchors.discard(gone[1])
 
     def check_invariants(self) -> None:
         """Check that keys, tails and weights agree with the programs. For tests."""
-        weight = 0
         anchors = (piece[1] for program in self for piece in program.pieces)
         self._anchors.check_invariants(anchors)
         tails: dict[Key, dict[int, int]] = {}
         for name, tenant in self._tenants.items():
             assert tenant.name == name
             assert tenant.programs
-            assert tenant in self._by_weight[tenant.weight.bit_length()]
             assert tenant.weight == sum(1 + len(list(one.keys())) for one in tenant.programs)
-            weight += tenant.weight
             for _, (block, length) in (tail for one in tenant.programs for tail in one.tails):
                 lengths = tails.setdefault(block, {})
                 lengths[length] = lengths.get(length, 0) + 1
-        assert weight == self._weight
         assert tails == self.tails
-        assert sum(map(len, self._by_weight)) == len(self._tenants)
-        for key, found in self._by_key.items():
-            programs = found if isinstance(found, list) else [found]
-            assert 1 <= len(programs) <= _MOST_SHARED
-            assert all(key in one.keys() and one in one.tenant.programs for one in programs)  # noqa: SIM118
+        self._weights.check_invariants(self._tenants.values())
+        self.keys.check_invariants()
 
-    # --- keys
 
-    def _link(self, key: Key, program: RecognisedProgram) -> None:
-        found = self._by_key.get(key)
-        self._weigh(program.tenant, 1)
-        if found is None:
-            self._by_key[key] = program
-        elif isinstance(found, list):
-            found.append(program)
-            del found[:-_MOST_SHARED]
-        else:
-            self._by_key[key] = [found, program]
-
-    def _unlink(self, key: Key, program: RecognisedProgram) -> None:
-        found = self._by_key.get(key)
-        self._weigh(program.tenant, -1)
-        if found is program:
-            del self._by_key[key]
-        elif isinstance(found, list) and program in found:
-            found.remove(program)
-            if len(found) == 1:
-                self._by_key[key] = found[0]
-
-    def _drop_tail(self, tail: Tail) -> None:
-        lengths = self.tails[tail[0]]
-        lengths[tail[1]] -= 1
-        if not lengths[tail[1]]:
-            del lengths[tail[1]]
-            if not lengths:
-                del self.tails[tail[0]]
-
-    def _weigh(self, tenant: TenantPrograms, more: int) -> None:
-        before, tenant.weight = tenant.weight.bit_length(), tenant.weight + more
-        self._weight += more
-        if (after := tenant.weight.bit_length()) != before:
-            self._by_weight[before].pop(tenant, None)
-            self._by_weight[after][tenant] = None
+def _drop_tail(tails: dict[Key, dict[int, int]], tail: Tail) -> None:
+    lengths = tails[tail[0]]
+    lengths[tail[1]] -= 1
+    if not lengths[tail[1]]:
+        del lengths[tail[1]]
+        if not lengths:
+            del tails[tail[0]]

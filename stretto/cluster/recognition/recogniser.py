@@ -34,7 +34,8 @@ from stretto.cluster.recognition.messages import (
     Recognised,
     Way,
 )
-from stretto.cluster.recognition.programs import Programs, RecognisedProgram
+from stretto.cluster.recognition.programs import Programs
+from stretto.cluster.recognition.recognised_program import RecognisedProgram
 from stretto.model.record import record
 
 _SURE_ANCHORS = 2
@@ -197,7 +198,7 @@ class Recogniser:
         ids, tenant = asked.ids, asked.tenant
         stored = f"response:{ids.continues}" if ids.continues else ""
         for name in (ids.name, ids.parent, stored):
-            if name and (found := self._programs.with_key(_key(tenant, name), tenant)):
+            if name and (found := self._programs.keys.of(_key(tenant, name), tenant)):
                 return found[-1]
         return None
 
@@ -205,8 +206,8 @@ class Recogniser:
         """Return the program of the longest earlier prompt and answer with which a prompt begins."""
         if asked.prompt is None:
             return None
-        for key in self._programs.known(asked.prompt.points(self._programs.tails)):
-            programs = self._programs.with_key(key, asked.tenant)
+        for key in self._programs.keys.known(asked.prompt.points(self._programs.tails)):
+            programs = self._programs.keys.of(key, asked.tenant)
             ends = [(one, end) for one in programs if (end := one.open_end(key)) is not None]
             if len(ends) > 1:
                 return _Found(ends[0][0], "new", "opening")
@@ -238,7 +239,7 @@ class Recogniser:
     def _hinted(self, asked: AskedProgram) -> _Found | None:
         """Return the first program with the same hint, unless the hint is that of a whole app."""
         tenant, hint = asked.tenant, asked.ids.hint
-        for program in self._programs.with_key(_key(tenant, hint), tenant) if hint else ():
+        for program in self._programs.keys.of(_key(tenant, hint), tenant) if hint else ():
             program.num_hinted += 1
             return _Found(program, "doubtful", "hint") if program.num_hinted <= _MOST_HINTED else None
         return None

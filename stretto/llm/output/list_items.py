@@ -34,7 +34,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
 from stretto.llm.output.braces import Braces
@@ -131,7 +131,7 @@ class ListItems:
                 if is_cut
                 else self._problem or "no list in the reply"
             )
-            raise self._bad(why)
+            raise _bad(why, self._recent)
         self._state = _State.END
         return last
 
@@ -290,10 +290,11 @@ class ListItems:
     def _break(self, problem: str) -> list[str]:
         """End the list before a broken item. Raises BadReply if that is the first item."""
         if not self._num_items:
-            raise self._bad(f"item 1 of the list {problem}")
+            raise _bad(f"item 1 of the list {problem}", self._recent)
         self._state = _State.END
         return []
 
-    def _bad(self, problem: str) -> BadReply:
-        end = f"ends {''.join(self._recent)!r}" if self._recent else "is empty"
-        return BadReply(f"{problem}; the reply {end}")
+
+def _bad(problem: str, recent: Iterable[str]) -> BadReply:
+    end = "".join(recent)
+    return BadReply(f"{problem}; the reply " + (f"ends {end!r}" if end else "is empty"))

@@ -52,10 +52,9 @@ class CallEnds:
 
         Errors are not saved: the next run makes these calls again.
         """
+        progress = self._book.note(call, result)
         if isinstance(result, StrettoError):
-            after = self._book.failed(call, result)
-            return self.begun(after)
-        progress = self._book.answered(call, result)
+            return self.begun(progress)
         self._committer.add(entry_of(call, result, self._book.requests), partial(self._show, progress.ended))
         return progress.ready
 

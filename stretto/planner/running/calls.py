@@ -7,13 +7,13 @@ request ends when no call of it is left. Answers are kept until their request en
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from stretto.model.errors import StrettoError
-from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.feed import is_by_chunk, taken
+from stretto.planner.application import Application, AppRequest
 from stretto.planner.prompt_slots import fill
+from stretto.planner.running.call_order import CallOrder
 from stretto.planner.running.planned_calls import (
+    AskedCall,
     CallAnswer,
     CallEnded,
     LiveRequest,
@@ -22,7 +22,7 @@ from stretto.planner.running.planned_calls import (
     text_of_answer,
 )
 from stretto.planner.running.request_store import Kind, RequestStore
-from stretto.planner.running.run_request import PromptMessage, RunRequest, SentLine
+from stretto.planner.running.run_request import PromptMessage
 
 
 class CallBook:
@@ -33,23 +33,22 @@ class CallBook:
         num_requests_left: number of requests that have not ended.
         num_resumed: calls that an earlier run has answered.
         num_to_begin: requests that `ready` has still to reach, by the nodes of their first calls.
+        num_ready: None, because all calls are known from the beginning and count in `num_left`.
     """
 
     def __init__(self, app: Application, requests: RequestStore) -> None:
         self._app = app
-        self._takers = {
-            node.name: [one for one in app.nodes if node.name in one.inputs] for node in app.nodes
-        }
+        self._order = CallOrder(app)
         self.requests = requests
         self._live: dict[int, LiveRequest] = {}  # of requests that have begun
         self._has_ended = bytearray(len(requests))
         self.num_requests_left, self.num_resumed, self.num_growing = len(requests), 0, 0
         self.num_left = {node.name: 0 for node in app.nodes}
+        self.num_ready = None
         self.num_to_begin = dict.fromkeys(self.num_left, 0)
-        self._first_of: dict[tuple[tuple[str, ...], bool], Sequence[str]] = {}
         self._num_calls: dict[Kind, int] = {}
         for kind, count in requests.kinds():
-            calls = dict(self._calls_of(kind))
+            calls = dict(self._order.calls_of(kind))
             self._num_calls[kind] = sum(calls.values())
             for name, num_calls in calls.items():
                 self.num_left[name] += num_calls * count
@@ -58,22 +57,19 @@ class CallBook:
         """Return the model that a call is for."""
         return self._app.node(call.node).model
 
-    def left(self) -> list[AppRequest]:
-        """Return the requests that have not ended, as planners see them."""
-        return [self.requests.planned()[number] for number in self._left_numbers()]
-
-    def ended(self) -> dict[str, dict[tuple[int, int], int]]:
-        """Return the tokens of each answer to a request that has not ended, by node; the keys are the place
-        of the request in `left`, and the number of the call.
+    def left(self) -> tuple[list[AppRequest], dict[str, dict[tuple[int, int], int]]]:
+        """Return the requests that have not ended, as planners see them, and the tokens of each answer to
+        them, by node; the keys are the place of the request in that list, and the number of the call.
         """
-        found: dict[str, dict[tuple[int, int], int]] = {name: {} for name in self.num_left}
-        for place, number in enumerate(self._left_numbers()):
+        numbers = [number for number in range(len(self.requests)) if not self._has_ended[number]]
+        ended: dict[str, dict[tuple[int, int], int]] = {name: {} for name in self.num_left}
+        for place, number in enumerate(numbers):
             live = self._live.get(number)
             for name, answers in live.answers.items() if live else ():
                 for at, answer in enumerate(answers):
                     if answer is not None:
-                        found[name][place, at] = answer.num_output
-        return found
+                        ended[name][place, at] = answer.num_output
+        return [self.requests.planned()[number] for number in numbers], ended
 
     def ready(self, numbers: Sequence[int] | None = None) -> Iterator[Progress]:
         """Yield the calls of each request, or of some, that can be made first; they count as under way then.
@@ -86,47 +82,45 @@ class CallBook:
                 self.num_to_begin[name] += 1
         return self._reached(numbers)
 
-    def prompt(self, call: PlannedCall) -> tuple[PromptMessage, ...]:
-        """Return the prompt of a call under way: the request's own messages, or one text made of them, of
-        the node's prompt, of answers and of a chunk.
+    def asked(self, call: PlannedCall) -> AskedCall:
+        """Return what a call under way asks for.
+
+        Its prompt is the request's own messages, or one text made of them, of the node's prompt, of answers
+        and of a chunk. Calls of one request and node have different seeds.
         """
         live, node = self._live[call.request], self._app.node(call.node)
-        request = self._texts(call.request)
-        inputs = {
-            name: self._taken(name, call, live.answers[name]) for name in node.inputs if name in live.answers
-        }
+        if live.request is None:
+            live.request = self.requests.get(call.request)
+        request = live.request
+        settings = {"max_tokens": node.max_tokens, **(request.decode or {})}
+        if call.number and settings.get("temperature"):
+            settings["seed"] = settings.get("seed", 0) + call.number
+        inputs = self._order.inputs(live, call)
         if not node.prompt and not node.is_by_chunk and not inputs:
-            return request.messages
+            return AskedCall(request.messages, settings, request.sent)
         texts = {"prompt": request.text}
         if node.chain:
             texts["so_far"] = text_of_answer(live.answers[node.name][call.number - 1]) if call.number else ""
         if node.is_by_chunk:
             texts["chunk"] = request.chunks[call.number]
-        return (PromptMessage(None, fill(node.prompt, {**texts, **inputs})),)
+        prompt = (PromptMessage(None, fill(node.prompt, {**texts, **inputs})),)
+        return AskedCall(prompt, settings, request.sent)
 
-    def line(self, call: PlannedCall) -> SentLine | None:
-        """Return the line that a call hands on; None if it is a call of a node."""
-        return self._texts(call.request).sent
-
-    def decode(self, call: PlannedCall) -> dict[str, Any]:
-        """Return the settings of a call's decode. Calls of one request and node have different seeds."""
-        request, node = self._texts(call.request), self._app.node(call.node)
-        settings = {"max_tokens": node.max_tokens, **(request.decode or {})}
-        if call.number and settings.get("temperature"):
-            settings["seed"] = settings.get("seed", 0) + call.number
-        return settings
-
-    def answered(self, call: PlannedCall, answer: CallAnswer) -> Progress:
-        """Note the answer to a call. It is ignored if the request has ended, or the call was answered."""
-        if not self._note(call, answer):
+    def note(self, call: PlannedCall, result: CallAnswer | StrettoError) -> Progress:
+        """Note the answer to a call, or the error that it failed with. An answer is ignored if the request
+        has ended, or the call was answered.
+        """
+        if isinstance(result, StrettoError):
+            return self._failed(call, result)
+        if not self._answered(call, result):
             return Progress()
         live = self._live[call.request]
         live.started.discard(call)
         if (ended := self._ended(call.request)) is not None:
             return Progress(ended=ended)
-        return Progress(ready=tuple(live.unstarted(self._released(live, call))))
+        return Progress(ready=tuple(live.unstarted(self._order.released(live, call))))
 
-    def failed(self, call: PlannedCall, error: StrettoError) -> Progress:
+    def _failed(self, call: PlannedCall, error: StrettoError) -> Progress:
         """Note that a call failed: its node, and nodes that need its answers, make no more calls for the
         request. It is ignored if the request has ended.
         """
@@ -141,17 +135,17 @@ class CallBook:
                 live.failed.add(name)
                 self.num_left[name] -= live.num_left[name]
                 live.num_left[name] = 0
-                lost += [taker.name for taker in self._takers[name]]
+                lost += [taker.name for taker in self._order.takers[name]]
         return Progress(ended=self._ended(call.request))
 
     def resume(self, answers: Iterable[tuple[PlannedCall, CallAnswer]]) -> Iterator[CallEnded]:
         """Note answers of an earlier run; yield the requests that end. To be read up before `ready`."""
         self.num_resumed = sum(self.num_left.values())
         for call, answer in answers:
-            if call.number >= dict(self._calls_of(self.requests.kind(call.request))).get(call.node, 0):
+            if call.number >= dict(self._order.calls_of(self.requests.kind(call.request))).get(call.node, 0):
                 continue  # of a damaged line without a checksum
             ended = self._ended_at_once(call, answer)
-            if ended is None and self._note(call, answer):
+            if ended is None and self._answered(call, answer):
                 ended = self._ended(call.request)
             if ended is not None:
                 yield ended
@@ -163,29 +157,12 @@ class CallBook:
         answers = () if live is None or call.node in live.failed else live.answers.get(call.node, ())
         return 0 <= call.number < len(answers)
 
-    def _left_numbers(self) -> Iterator[int]:
-        return (number for number in range(len(self.requests)) if not self._has_ended[number])
-
-    def _texts(self, number: int) -> RunRequest:
-        """Return a request that has begun, with its texts."""
-        live = self._live[number]
-        if live.request is None:
-            live.request = self.requests.get(number)
-        return live.request
-
-    def _calls_of(self, kind: Kind) -> Iterator[tuple[str, int]]:
-        """Yield the nodes that requests of a kind are for, each with its number of calls."""
-        for node in self._app.nodes:
-            if not kind.nodes or node.name in kind.nodes:
-                yield node.name, node.num_calls(kind.num_chunks)
-
     def _reached(self, numbers: Sequence[int]) -> Iterator[Progress]:
         for number in numbers:
-            if not self._has_ended[number]:
-                for name in self.first_nodes(number):
-                    self.num_to_begin[name] -= 1
-                live = self._begin(number)
-                yield Progress(tuple(live.unstarted(self._able(number, live))))
+            for name in self.first_nodes(number):
+                self.num_to_begin[name] -= 1
+            if (live := self._begun(number)) is not None:
+                yield Progress(tuple(live.unstarted(self._order.able(number, live))))
 
     def first_nodes(self, number: int) -> Sequence[str]:
         """Return the nodes of the calls that a request, which `ready` has not reached, can make first."""
@@ -193,83 +170,21 @@ class CallBook:
             return ()
         kind, live = self.requests.kind(number), self._live.get(number)
         if live is not None:  # an earlier run has answered calls of it
-            return list(dict.fromkeys(call.node for call in self._able(number, live)))
-        key = kind.nodes, bool(kind.num_chunks)
-        if key not in self._first_of:
-            num_left = dict(self._calls_of(kind))
-            self._first_of[key] = [
-                name
-                for name, num in num_left.items()
-                if num and not any(num_left.get(source) for source in self._app.node(name).inputs)
-            ]
-        return self._first_of[key]
-
-    def _able(self, number: int, live: LiveRequest) -> Iterator[PlannedCall]:
-        """Yield all calls of a request that can be made, or are under way."""
-        for name, answers in live.answers.items():
-            node = self._app.node(name)
-            for at, answer in enumerate(answers):
-                call = PlannedCall(number, name, at)
-                if answer is None and self._has_inputs(live, node, at):
-                    yield call
-                if answer is None and node.chain:
-                    break
-
-    def _released(self, live: LiveRequest, answered: PlannedCall) -> Iterator[PlannedCall]:
-        """Yield the calls that may have waited for an answer alone, and can be made now."""
-        source, number = self._app.node(answered.node), answered.request
-        if source.chain:
-            yield from self._next_of_chain(live, source, number)
-        for taker in self._takers[source.name]:
-            if taker.name not in live.answers or not live.num_left[taker.name]:
-                continue
-            if taker.chain:
-                yield from self._next_of_chain(live, taker, number)
-                continue
-            if is_by_chunk(source, taker):
-                places = taken(source, taker, answered.number, len(live.answers[taker.name]))
-            elif live.num_left[source.name]:
-                continue
-            else:
-                places = range(len(live.answers[taker.name]))
-            for at in places:
-                if live.answers[taker.name][at] is None and self._has_inputs(live, taker, at):
-                    yield PlannedCall(number, taker.name, at)
-
-    def _next_of_chain(self, live: LiveRequest, node: ModelNode, number: int) -> Iterator[PlannedCall]:
-        """Yield the next call of a chain, if there is one and it can be made."""
-        answers = live.answers[node.name]
-        at = len(answers) - live.num_left[node.name]
-        if at < len(answers) and self._has_inputs(live, node, at):
-            yield PlannedCall(number, node.name, at)
-
-    def _has_inputs(self, live: LiveRequest, node: ModelNode, at: int) -> bool:
-        """Return whether all answers that a call needs are there."""
-        for name in node.inputs:
-            if live.num_left.get(name):
-                source, answers = self._app.node(name), live.answers[name]
-                if not is_by_chunk(source, node) or answers[at] is None:
-                    return False
-        return True
+            return list(dict.fromkeys(call.node for call in self._order.able(number, live)))
+        return self._order.first_nodes(kind)
 
     def _begun(self, number: int) -> LiveRequest | None:
         """Return the state of a request, which begins if it has not; None if it has ended."""
-        return None if self._has_ended[number] else self._begin(number)
-
-    def _begin(self, number: int) -> LiveRequest:
+        if self._has_ended[number]:
+            return None
         live = self._live.get(number)
         if live is None:
-            num_left = dict(self._calls_of(self.requests.kind(number)))
+            num_left = dict(self._order.calls_of(self.requests.kind(number)))
             answers: dict[str, list[CallAnswer | None]] = {one: [None] * num for one, num in num_left.items()}
             live = self._live[number] = LiveRequest(answers, num_left)
         return live
 
-    def _taken(self, name: str, call: PlannedCall, answers: Sequence[CallAnswer | None]) -> str:
-        """Return the text of the answers of an input that a call takes."""
-        wanted = taken(self._app.node(name), self._app.node(call.node), call.number, len(answers))
-        return "\n\n".join(text_of_answer(answers[at]) for at in wanted)
-
-    def _note(self, call: PlannedCall, answer: CallAnswer) -> bool:
+    def _answered(self, call: PlannedCall, answer: CallAnswer) -> bool:
         """Note an answer; return whether it is wanted, and the first to its call."""
         live = self._begun(call.request)
         if live is None or call.node in live.failed or live.answers[call.node][call.number] is not None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from stretto.model.deployment import Deployment, Engine
 from stretto.model.errors import EngineUnavailable, InternalError, StrettoError
-from stretto.planner.application import Application
+from stretto.planner.application import Application, ModelNode
 from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.book import Book
@@ -28,11 +28,9 @@ from stretto.planner.running.plan_executor import (
     PlanExecutor,
 )
 from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
-from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall
-from stretto.planner.running.query_book import QueryBook
+from stretto.planner.running.planned_calls import AskedCall, CallAnswer, CallEnded, PlannedCall
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import MakeReplica
-from stretto.planner.running.run_request import PromptMessage
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Reply
@@ -121,7 +119,17 @@ class _Driver:
         self._new = self._book.ready()
         self._failure: Exception | None = None
         self._has_stopped = False
-        self._keeper = self._keeper_of(run.replanning) if run.replanning else None
+        self._keeper: PlanKeeper | None = None
+        if (again := run.replanning) is not None:
+            self._keeper = PlanKeeper(
+                again.replanner,
+                again.planned_s,
+                run.book,
+                self._executor,
+                again.answers,
+                self._carry_out,
+                again.on_predicted,
+            )
 
     async def run(self) -> None:
         """Carry the plan out until everything has ended."""
@@ -162,9 +170,10 @@ class _Driver:
             self._fill_window(model)
         self._carry_out(self._executor.advance())  # calls that cannot begin have ended
         has_lost = self._keeper is not None and self._keeper.has_lost
-        if isinstance(self._book, QueryBook) and not has_lost and not any(self._calls.values()):
+        num_ready = self._book.num_ready
+        if num_ready is not None and not has_lost and not any(self._calls.values()):
             waiting = [model for model, queue in self._queues.items() if queue]
-            self._carry_out(self._executor.stalled(waiting, self._book.num_ready))
+            self._carry_out(self._executor.stalled(waiting, num_ready))
         self._run.on_calls()
 
     def _draw(self, model: str) -> bool:
@@ -181,16 +190,12 @@ class _Driver:
         it.
         """
         num_at_hand = len(self._queues[model]) + len(self._calls[model])
-        return num_at_hand < _WINDOW and self._total(self._book.num_to_begin, model) > 0
-
-    def _total(self, numbers: Mapping[str, int], model: str) -> int:
-        """Return the sum of the numbers of a model's nodes."""
-        return sum(numbers[node.name] for node in self._run.app.models[model])
+        return num_at_hand < _WINDOW and _total(self._book.num_to_begin, self._run.app.models[model]) > 0
 
     def _fill_window(self, model: str) -> None:
         queue, running = self._queues[model], self._calls[model]
         share = self._share_at_hand(model)
-        num_left = max(self._total(self._book.num_left, model), len(queue) + len(running))
+        num_left = max(_total(self._book.num_left, self._run.app.models[model]), len(queue) + len(running))
         most = min(_WINDOW, math.ceil(num_left * share))
         while queue and len(running) < most:
             call = queue.take(share)
@@ -199,9 +204,9 @@ class _Driver:
             if model in self._abandoned:
                 self._note(call, self._abandoned[model])
                 continue
-            prompt, decode = self._book.prompt(call), self._book.decode(call)
+            asked = self._book.asked(call)
             try:
-                running[call] = self._begin(model, call, prompt, decode)
+                running[call] = self._begin(model, call, asked)
             except InternalError:
                 raise
             except StrettoError as error:
@@ -219,13 +224,11 @@ class _Driver:
         at_hand = sum(weights[placed] for placed in weights if self._watch.is_ready(self._runtime, placed))
         return at_hand / sum(weights.values())
 
-    def _begin(
-        self, model: str, call: PlannedCall, prompt: Sequence[PromptMessage], decode: Mapping[str, object]
-    ) -> Callable[[], None]:
+    def _begin(self, model: str, call: PlannedCall, asked: AskedCall) -> Callable[[], None]:
         """Have the runtime make a call; return what cancels it."""
-        graph = self._graphs.of(model, prompt, decode, call.node)
+        graph = self._graphs.of(model, asked.prompt, asked.decode, call.node)
         on_reply = partial(self._on_reply, model, call)
-        return self._runtime.start(graph, inputs_of(prompt), on_reply, passes="none")
+        return self._runtime.start(graph, inputs_of(asked.prompt), on_reply, passes="none")
 
     def _on_reply(self, model: str, call: PlannedCall, reply: Reply) -> None:
         """Note the end of a call. What is raised ends the run, and not the runtime, which calls this."""
@@ -260,21 +263,10 @@ class _Driver:
     def _lost(self, placed: PlacedReplica) -> None:
         if self._keeper:
             self._keeper.lost(placed.replica)
-        elif self._executor.has_replicas(placed.model):
+        elif self._executor.weights(placed.model):
             self._carry_out(self._executor.advance())
         else:
             self._carry_out(self._executor.abandon(placed.model))
-
-    def _keeper_of(self, replanning: Replanning) -> PlanKeeper:
-        return PlanKeeper(
-            replanning.replanner,
-            replanning.planned_s,
-            self._book,
-            self._executor,
-            replanning.answers,
-            self._carry_out,
-            replanning.on_predicted,
-        )
 
     def _abandon(self, model: str, reason: str) -> None:
         """Fail all calls of a model that cannot run any more; those that wait fail when they are started."""
@@ -285,6 +277,10 @@ class _Driver:
         for cancel in list(self._calls[model].values()):
             cancel()
         self._watch.changed.set()
+
+
+def _total(numbers: Mapping[str, int], nodes: Iterable[ModelNode]) -> int:
+    return sum(numbers[node.name] for node in nodes)
 
 
 def _engine(model: str) -> Engine:

@@ -58,10 +58,12 @@ class _RuntimeCalls:
         self, call: PlannedCall, ended: Callable[[CallAnswer | StrettoError], None]
     ) -> Callable[[], None]:
         """Begin a call."""
-        prompt, decode = self._book.prompt(call), self._book.decode(call)
-        graph = self._graphs.of(self._book.model_of(call), prompt, decode, call.node)
+        asked = self._book.asked(call)
+        graph = self._graphs.of(self._book.model_of(call), asked.prompt, asked.decode, call.node)
 
         def on_reply(reply: Reply) -> None:
             ended(reply.error if isinstance(reply.error, InternalError) else result_of(reply))
 
-        return self._runtime.start(graph, inputs_of(prompt), on_reply, passes="none", objective="offline")
+        return self._runtime.start(
+            graph, inputs_of(asked.prompt), on_reply, passes="none", objective="offline"
+        )

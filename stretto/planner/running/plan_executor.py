@@ -23,7 +23,8 @@ from stretto.cluster.messages import DrainHow
 from stretto.model.record import record
 from stretto.planner.application import Application
 from stretto.planner.plan import Plan, PlannedReplica, Stage
-from stretto.planner.stage_sequence import PresentStage, StageSequence
+from stretto.planner.running.work_of_stage import WorkOfStage
+from stretto.planner.stage_sequence import StageSequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,16 +91,11 @@ class PlanExecutor:
         may_grow: Callable[[], bool] = lambda: False,
     ) -> None:
         self._app = app
-        self._may_grow = may_grow
-        self._num_left = num_left
+        self._work = WorkOfStage(app, num_left, may_grow)
         self._present: dict[PlacedReplica, State] = {}
-        self._at_begin: dict[str, int] = {}
-        self._weights: dict[str, list[float]] = {}
         self._weight_of: dict[PlacedReplica, float] = {}
-        self._abandoned: set[str] = set()
         self._last_of: dict[str, list[PlannedReplica]] = {}
         self._begin_plan(plan)
-        self._stage: PresentStage | None = None
 
     @property
     def running(self) -> list[PlacedReplica]:
@@ -119,7 +115,7 @@ class PlanExecutor:
             for placed, state in self._present.items()
             if state != "draining"
         ]
-        return Plan(self._planner, self._stages.rest(present, self._is_done))
+        return Plan(self._planner, self._stages.rest(present, self._work.is_done))
 
     def switch(self, plan: Plan) -> list[ExecutorAction]:
         """Carry out another plan from now on. Replicas with which it begins on the same devices stay."""
@@ -145,11 +141,11 @@ class PlanExecutor:
             waiting: models with calls that can be made.
             num_ready: numbers of such calls by node. The driver changes it as calls come and end.
         """
-        models = set(waiting) - self._abandoned
+        models = set(waiting) - self._work.abandoned
         held = {placed.model for placed in self.staying}
         if not models or held & models or len(self.running) > len(self.staying):
             return []
-        self._num_left = num_ready
+        self._work.num_left = num_ready
         if unknown := sorted(models - self._last_of.keys()):
             return [one for model in unknown for one in self.abandon(model, "no plan has replicas of it")]
         stage = Stage(tuple(one for replicas in self._last_of.values() for one in replicas))
@@ -158,9 +154,9 @@ class PlanExecutor:
 
     def abandon(self, model: str, reason: str = "") -> list[ExecutorAction]:
         """Give a model up; return what follows."""
-        if model in self._abandoned:
+        if model in self._work.abandoned:
             return []
-        self._abandoned.add(model)
+        self._work.abandoned.add(model)
         return [Abandon(model, reason), *self.advance()]
 
     def weights(self, model: str) -> dict[PlacedReplica, float]:
@@ -171,48 +167,28 @@ class PlanExecutor:
             if placed.model == model and state != "draining"
         }
 
-    def has_replicas(self, model: str) -> bool:
-        """Return whether a model has replicas that run, or wait for their devices."""
-        return any(one.model == model and state != "draining" for one, state in self._present.items())
-
     def advance(self) -> list[ExecutorAction]:
         """Return what is to be done now; to be called at the beginning and whenever calls have ended."""
-        actions = self._begin_next() if self._is_stage_over() else []
+        models = {placed.model for placed, state in self._present.items() if state != "draining"}
+        actions = self._begin_next() if self._work.is_over(models) else []
         return actions + self._drain_done() + self._add_free()
 
     def gone(self, placed: PlacedReplica) -> list[ExecutorAction]:
         """Note that a replica has stopped, or was lost and is not started again; return what follows."""
         state = self._present.pop(placed, None)
-        is_lost = state == "running" and self._has_work(placed.model)
+        is_lost = state == "running" and self._work.has_any(placed.model)
         return [Lost(placed)] if is_lost else self.advance()
-
-    def _is_done(self, node: str) -> bool:
-        return self._num_left[node] == 0 or self._app.node(node).model in self._abandoned
-
-    def _has_work(self, model: str) -> bool:
-        """Return whether a model has calls that are left."""
-        return not all(self._is_done(node.name) for node in self._app.models[model])
-
-    def _has_ended(self, model: str) -> bool:
-        """Return whether a model has nothing left to do in the present stage."""
-        return self._stage is None or all(map(self._is_done, self._stage.nodes.get(model, ())))
-
-    def _is_stage_over(self) -> bool:
-        models = {placed.model for placed, state in self._present.items() if state != "draining"}
-        if all(map(self._has_ended, models)):
-            return not self._may_grow() or any(map(self._has_work, self._app.models))
-        stage = self._stage
-        return stage is not None and stage.ends_at_first and any(map(self._has_ended, stage.roots))
 
     def _begin_next(self) -> list[ExecutorAction]:
         """Begin the next stage: suspend what it does not run, and let the rest wait for its devices."""
         held = self.staying
         running = [one.replica for one in held]
-        self._stage = self._stages.next(running, self._is_done)
-        if self._stage is None and any(map(self._has_work, self._app.models)):  # calls have come since
+        stage = self._stages.next(running, self._work.is_done)
+        if stage is None and any(map(self._work.has_any, self._app.models)):  # calls have come since
             self._stages = StageSequence(self._app, Plan(self._planner, (self._again,)))
-            self._stage = self._stages.next(running, self._is_done)
-        order = self._stage.replicas if self._stage else ()
+            stage = self._stages.next(running, self._work.is_done)
+        self._work.begin(stage)
+        order = stage.replicas if stage else ()
         actions: list[ExecutorAction] = []
         places: list[PlacedReplica] = []
         taken: set[int] = set()
@@ -225,53 +201,37 @@ class PlanExecutor:
         for placed in held:
             if placed not in places:
                 present[placed] = "draining"
-                actions.append(DrainReplica(placed, "suspend" if self._has_work(placed.model) else "finish"))
+                actions.append(
+                    DrainReplica(placed, "suspend" if self._work.has_any(placed.model) else "finish")
+                )
         self._present = {**present, **{one: "running" if one in held else "waiting" for one in places}}
-        self._weights = {}
-        self._weight_of = {}
-        for one, placed in zip(order, places, strict=True):
-            self._weights.setdefault(one.model, []).append(one.weight)
-            self._weight_of[placed] = one.weight
-        nodes = self._stage.nodes if self._stage else {}
-        self._at_begin = {model: self._num_left_of(names) for model, names in nodes.items()}
+        self._weight_of = {placed: one.weight for one, placed in zip(order, places, strict=True)}
         return actions
 
     def _drain_done(self) -> list[ExecutorAction]:
         actions: list[ExecutorAction] = []
         for placed, state in list(self._present.items()):
-            has_no_use = not self._has_work(placed.model) and not self._may_grow()
+            has_no_use = not self._work.has_any(placed.model) and not self._work.may_grow()
             if state == "running" and (has_no_use or self._must_leave(placed)):
                 self._present[placed] = "draining"
                 actions.append(DrainReplica(placed, "finish"))
-            elif state == "waiting" and self._has_ended(placed.model):
+            elif state == "waiting" and self._work.has_ended(placed.model):
                 del self._present[placed]
         return actions
 
     def _must_leave(self, placed: PlacedReplica) -> bool:
         """Return whether a replica for whose devices another one waits has done its part of the stage."""
-        if not self._is_awaited(placed):
-            return False
-        return self._has_ended(placed.model) or self._has_done_share(placed)
-
-    def _has_done_share(self, placed: PlacedReplica) -> bool:
-        """Return whether a model's replicas have done what this one's share leaves to them."""
-        model, weight = placed.model, self._weight_of[placed]
-        weights, num_begun = self._weights.get(model, []), self._at_begin.get(model, 0)
-        if self._stage is None or weight >= max(weights, default=weight):
-            return False
-        share = sum(min(weight, other) for other in weights) / sum(weights)
-        return num_begun - self._num_left_of(self._stage.nodes[model]) >= share * num_begun
-
-    def _num_left_of(self, nodes: Iterable[str]) -> int:
-        return sum(self._num_left[name] for name in nodes)
-
-    def _is_awaited(self, placed: PlacedReplica) -> bool:
         devices = set(placed.replica.devices)
-        return any(
+        is_awaited = any(
             state == "waiting"
             and not devices.isdisjoint(other.replica.devices)
-            and not self._has_ended(other.model)
+            and not self._work.has_ended(other.model)
             for other, state in self._present.items()
+        )
+        if not is_awaited:
+            return False
+        return self._work.has_ended(placed.model) or self._work.has_done_share(
+            placed.model, self._weight_of[placed]
         )
 
     def _add_free(self) -> list[ExecutorAction]:

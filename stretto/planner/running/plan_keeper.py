@@ -127,9 +127,10 @@ class PlanKeeper:
         self._added_s = {placed: self._added_s[placed] for placed in staying}
         running = {name: self._answers.running(name) for name in self._book.num_left}
         lengths = {name: counted.copy() for name, counted in self._answers.lengths.items()}
+        requests, ended = self._book.left()
         return Situation(
-            self._book.left(),
-            AnswersSoFar(lengths, self._book.ended(), running),
+            requests,
+            AnswersSoFar(lengths, ended, running),
             self._executor.rest,
             {one.replica.key: self._clock() - self._added_s[one] for one in staying},
             self._losses.dead,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stretto.model.errors import EngineFailure, StrettoError
 from stretto.model.record import record
 from stretto.planner.running.request_store import Kind
-from stretto.planner.running.run_request import RunRequest
+from stretto.planner.running.run_request import PromptMessage, RunRequest, SentLine
 
 
 @record
@@ -56,6 +57,20 @@ class PlannedCall:
     request: int
     node: str
     number: int
+
+
+@record
+class AskedCall:
+    """The message that a model gets for a call.
+
+    Attributes:
+        decode: settings of the decode.
+        line: the line that is handed on as it is; None for a call of a node.
+    """
+
+    prompt: Sequence[PromptMessage]
+    decode: Mapping[str, Any]
+    line: SentLine | None = None
 
 
 @record

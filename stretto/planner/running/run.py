@@ -125,7 +125,8 @@ def _planned(job: PlanJob, book: Book, answers: AnswersWatch) -> tuple[Plan, Rep
     if not isinstance(job.plan, Replanner):
         return job.plan(book), None
     lengths = {name: counted.copy() for name, counted in answers.lengths.items()}
-    found = job.plan.search(Situation(book.left(), AnswersSoFar(lengths, book.ended())))
+    requests, ended = book.left()
+    found = job.plan.search(Situation(requests, AnswersSoFar(lengths, ended)))
     if found.plan is None:  # no draw has a call
         return Plan("none", ()), None
     job.on_predicted(found.predicted_s)

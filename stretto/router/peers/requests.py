@@ -83,7 +83,7 @@ class PeerRequests:
 
     def charge(self, owner: str, seconds: float) -> None:
         """Charge an owner for work that it has got of another router."""
-        self._open.account.served_elsewhere(owner, seconds)
+        self._open.account.now.served_elsewhere(owner, seconds)
 
     def keep_free(
         self, own: Waiting, waits: Sequence[Waiting], running: Sequence[Sequence[RunningAtWorker]]
@@ -95,7 +95,7 @@ class PeerRequests:
             waits, running: requests that wait, and that run, at each of the others.
         """
         freed: list[WorkerId] = []
-        weight = self._open.account.tenants.weight
+        weight = self._open.account.now.tenants.weight
         for worker in self._open.workers:
             if (view := self._open.loads.view(worker.id)) is None:
                 continue

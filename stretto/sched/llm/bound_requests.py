@@ -6,6 +6,7 @@ The views of instances, which placement policies see, count what waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
@@ -42,6 +43,9 @@ class BoundRequests:
     instance, and an index by query and node.
 
     All operations take O(log n) for each request that they concern.
+
+    Attributes:
+        to_admit: instances where something may go out now.
     """
 
     def __init__(self, new_queue: Callable[[], EngineQueue], loads: InstanceLoads) -> None:
@@ -52,6 +56,7 @@ class BoundRequests:
         self._by_step = ByStep[QueueEntry]()
         self._by_wait = SortedQueue[InstanceId]()
         self._waits_s: dict[InstanceId, float] = {}
+        self.to_admit: dict[InstanceId, None] = {}
 
     def __len__(self) -> int:
         return len(self._bound)
@@ -83,20 +88,25 @@ class BoundRequests:
     def add(self, entry: QueueEntry, request: PlacementRequest, choice: Choice, now_s: float) -> None:
         """Put a request (a queue entry of one item) into the queue of the instance that was chosen for it."""
         instance = choice.instance
-        share_s = self._loads.share_s(request, choice.held_tokens, instance)
-        prefill_s = self._loads.prefill_s(request.num_tokens - choice.held_tokens, instance)
+        view, held = self._loads.table.get(instance), choice.held_tokens
+        share_s = 0.0 if view is None else request.share_s(view, held)
+        prefill_s = 0.0 if view is None else view.profile.batch_s(max(0, request.num_tokens - held))
         self._bound[entry] = BoundRequest(entry, instance, request, choice, share_s, prefill_s, now_s)
         self._by_step.add(entry.query, entry.request.node.id, entry)
-        self._loads.wait(instance, request, share_s, prefill_s, now_s)
+        self._loads.waiting.wait(instance, request, share_s, prefill_s, now_s)
         self._sort(instance)
         self.queue(instance).add(entry)
+        self.to_admit[instance] = None
 
     def remove(self, entry: QueueEntry) -> BoundRequest:
         """Remove a request from the queue of the instance that it waits for, because it goes to another
         instance or its result is no longer wanted; return its record.
         """
-        self._queues[self._bound[entry].instance].remove(entry)
-        return self.take(entry)
+        instance = self._bound[entry].instance
+        self._queues[instance].remove(entry)
+        bound = self.take(entry)
+        self.to_admit[instance] = None  # what it kept waiting may go out now
+        return bound
 
     def leave(self, instance: InstanceId) -> list[QueueEntry]:
         """Remove all requests that wait for an instance which takes no more work, and its queue; return them
@@ -144,7 +154,8 @@ class BoundRequests:
             waiting = [one for one in self._bound.values() if one.instance == view.id]
             assert view.num_waiting == len(waiting)
             requests = [one.request for one in waiting]
-            num_repeated = self._loads.num_repeated(view.id, requests)
+            running = [one.placed for one in self._loads.of(view.id).values() if not one.is_offline]
+            num_repeated = self._loads.waiting.num_repeated(view.id, running, requests)
             assert view.waiting_tokens == sum(one.all_tokens for one in requests) - num_repeated
             assert abs(view.waiting_s - sum(one.share_s for one in waiting)) < 1e-6
             assert not waiting or view.state == "serving"
@@ -156,7 +167,7 @@ class BoundRequests:
         """
         bound = self._bound.pop(entry)
         self._by_step.remove(entry.query, entry.request.node.id, entry)
-        self._loads.wait_no_more(bound.instance, bound.request, bound.share_s, bound.prefill_s)
+        self._loads.waiting.wait_no_more(bound.instance, bound.request, bound.share_s, bound.prefill_s)
         self._sort(bound.instance)
         return bound
 
@@ -168,3 +179,17 @@ class BoundRequests:
         if view is not None and view.num_waiting:
             self._waits_s[instance] = view.waiting_s
             self._by_wait.add((-view.waiting_s, instance), instance)
+
+
+def anew(entry: QueueEntry, item: int, moved_from: InstanceId | None = None) -> QueueEntry:
+    """Return one item of an entry as an entry that has waited as long, for another queue."""
+    anew = entry.again(item, item + 1, attempt=entry.attempt, alone=False)
+    anew.moved_from = moved_from
+    return anew
+
+
+def naming(choice: Choice | None, moved_from: InstanceId | None) -> Choice | None:
+    """Return a choice whose reason says whether the request has moved."""
+    if choice is None or moved_from in (None, choice.instance):
+        return choice
+    return replace(choice, reason=f"moved from instance {moved_from}; {choice.reason}")

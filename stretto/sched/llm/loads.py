@@ -11,23 +11,21 @@ request goes to the instance with the most room beside everything else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.messages import InstanceId, KVReport, LoadReport
 from stretto.cluster.placement import (
-    Bound,
     Dispatched,
     Ended,
     Joined,
     Left,
     Placement,
-    PlacementRequest,
-    Unbound,
 )
 from stretto.cluster.prompt_keys import PromptKeys
+from stretto.cluster.transitions import State
 from stretto.costs.offline import OfflineLimits
 from stretto.model.deployment import Engine, Replica
 from stretto.sched.llm.eligible import EligibleInstances
@@ -37,6 +35,7 @@ from stretto.sched.llm.measured_times import MeasuredTimes, learn_pace
 from stretto.sched.llm.policy import PolicyCalls
 from stretto.sched.llm.running_request import Running
 from stretto.sched.llm.shared_context import SharedContext
+from stretto.sched.llm.waiting_loads import WaitingLoads
 
 DEFAULT_BUDGET_TOKENS = 8192
 """Default budget of tokens in flight on an instance, if neither engine nor replica says how many fit."""
@@ -55,6 +54,7 @@ class InstanceLoads:
         policy: the placement policy, with the exception that it has raised.
         eligible: which instances may take a request.
         choice: which instance gets it, and whether there is room.
+        waiting: the load of requests that have an instance and wait for it.
         num_running: number of requests that were sent to instances and have not ended.
         num_offline: how many of them are offline.
     """
@@ -72,9 +72,9 @@ class InstanceLoads:
         self._running: dict[InstanceId, dict[int, Running]] = {}
         self._times = MeasuredTimes()
         self._running_context = SharedContext()
-        self._context = SharedContext()
+        self.waiting = WaitingLoads(self.table, self.policy)
         self.choice = InstanceChoice(
-            self.table, self.policy, self.eligible, self._running_context, self._context
+            self.table, self.policy, self.eligible, self._running_context, self.waiting.context
         )
 
     def join(self, instance: InstanceId, replica: Replica, slot: int) -> None:
@@ -94,7 +94,7 @@ class InstanceLoads:
             view.offline_beside = None if replica.limits_offline else OFFLINE_BESIDE
             self.table.join(view)
             self._running_context.join(instance, space)
-            self._context.join(instance, space)
+            self.waiting.context.join(instance, space)
 
     def leave(self, instance: InstanceId) -> None:
         """Remove an instance from those that the placement policy may choose, so that it gets no more work;
@@ -106,18 +106,8 @@ class InstanceLoads:
             self.policy.tell(Left(instance))
             self.table.leave(instance)
             self._running_context.leave(instance)
-            self._context.leave(instance)
+            self.waiting.context.leave(instance)
             self.eligible.leave(instance)
-
-    def set_suspect(self, instance: InstanceId, *, is_suspect: bool, probe_s: float = 0.0) -> None:
-        """Mark an instance as suspect, or as serving again.
-
-        `probe_s` is the time from which a suspect instance may be tried with a request.
-        """
-        if (view := self.table.get(instance)) is not None:
-            view.state = "suspect" if is_suspect else "serving"
-            view.probe_s = probe_s
-            self.table.changed(instance)
 
     def observe(self, report: KVReport | LoadReport) -> None:
         """Pass an instance's report of changes of its prefix cache, or of its load, on to the placement
@@ -148,8 +138,8 @@ class InstanceLoads:
             self._times.sent(running, view)
         num_shared = self._running_context.add(running.instance, running.placed)
         self._change(running.instance, running.num_tokens, running.prefill_s, num_shared)
-        waited_for = num_shared - self._context.add(running.instance, running.placed)
-        self._change_waiting(running.instance, 0, waited_for, 0.0, 0.0)
+        waited_for = num_shared - self.waiting.context.add(running.instance, running.placed)
+        self.waiting.change(running.instance, num_tokens=waited_for)
         if view is not None:
             running.num_resident = view.running_tokens
 
@@ -194,8 +184,8 @@ class InstanceLoads:
             view.num_decoding -= 1
         num_shared = self._running_context.remove(running.instance, running.placed)
         self._change(running.instance, -running.num_tokens, -running.prefill_s, -num_shared)
-        waited_for = self._context.remove(running.instance, running.placed) - num_shared
-        self._change_waiting(running.instance, 0, waited_for, 0.0, 0.0)
+        waited_for = self.waiting.context.remove(running.instance, running.placed) - num_shared
+        self.waiting.change(running.instance, num_tokens=waited_for)
 
     def wrote(self, running: Running, num_tokens: int, now_s: float) -> None:
         """Count `num_tokens` more output tokens of a running request. Its prefill is over.
@@ -221,35 +211,6 @@ class InstanceLoads:
                     view.prefill_from_s = now_s
             self._change(running.instance, running.num_output - num_before, -prefill_s)
 
-    def wait(
-        self,
-        instance: InstanceId,
-        request: PlacementRequest,
-        seconds: float,
-        prefill_s: float,
-        now_s: float,
-    ) -> None:
-        """Add a request to the load of the instance in whose queue it waits from now on.
-
-        `seconds` is the predicted time by which it delays the next request there, of which `prefill_s` is the
-        prefill.
-        """
-        self.policy.tell(Bound(instance, request, now_s))
-        num_tokens = request.all_tokens - self._context.add(instance, request)
-        self._change_waiting(instance, 1, num_tokens, seconds, prefill_s)
-
-    def wait_no_more(
-        self, instance: InstanceId, request: PlacementRequest, seconds: float, prefill_s: float
-    ) -> None:
-        """Take a request out of the waiting load of an instance, because it has left that instance's queue:
-        it starts, moves or was cancelled.
-
-        `seconds` and `prefill_s` are those that were told when it joined the queue.
-        """
-        self.policy.tell(Unbound(instance, request))
-        num_tokens = request.all_tokens - self._context.remove(instance, request)
-        self._change_waiting(instance, -1, -num_tokens, -seconds, -prefill_s)
-
     def in_the_way(self) -> Iterator[Running]:
         """Yield the offline requests, the youngest first, that have to leave servers: others need their room,
         or would be too slow beside them. The caller must remove each before it asks for the next.
@@ -262,20 +223,6 @@ class InstanceLoads:
                 if num_others < view.offline_beside and not _is_overfull(view):
                     break
                 yield youngest
-
-    def share_s(self, request: PlacementRequest, held_tokens: int, instance: InstanceId) -> float:
-        """Return the predicted seconds by which a request that waits at an instance delays the next one
-        there.
-        """
-        view = self.table.get(instance)
-        return 0.0 if view is None else request.share_s(view, held_tokens)
-
-    def prefill_s(self, num_missing: int, instance: InstanceId) -> float:
-        """Return the predicted seconds of prefilling `num_missing` tokens at an instance; 0 if the instance
-        is not among those that may get work.
-        """
-        view = self.table.get(instance)
-        return 0.0 if view is None else view.profile.batch_s(max(0, num_missing))
 
     def check_invariants(self) -> None:
         """Check that the load of each instance is the sum of its running requests and keeps within the
@@ -299,14 +246,6 @@ class InstanceLoads:
             assert len(running) <= view.num_slots
         assert self.num_running == sum(map(len, self._running.values()))
 
-    def num_repeated(self, instance: InstanceId, waiting: Collection[PlacementRequest]) -> int:
-        """Return how many tokens of requests that wait at an instance count no more, because others that run
-        or wait there have them too. For tests: computed anew.
-        """
-        running = [one.placed for one in self._running.get(instance, {}).values() if not one.is_offline]
-        context = self._context
-        return context.num_repeated(instance, [*running, *waiting]) - context.num_repeated(instance, running)
-
     def forget(self, instance: InstanceId) -> None:
         """Drop what is recorded of an instance that is gone, if none of its requests is left to be
         handled.
@@ -321,18 +260,6 @@ class InstanceLoads:
             view.num_offline += num
             view.offline_tokens += num_tokens
 
-    def _change_waiting(
-        self, instance: InstanceId, num: int, num_tokens: int, seconds: float, prefill_s: float
-    ) -> None:
-        view = self.table.get(instance)
-        if view is None or not (num or num_tokens):
-            return
-        view.num_waiting += num
-        view.waiting_tokens += num_tokens
-        view.waiting_s = max(0.0, view.waiting_s + seconds) if view.num_waiting else 0.0
-        view.waiting_prefill_s = max(0.0, view.waiting_prefill_s + prefill_s) if view.num_waiting else 0.0
-        self.table.changed(instance)
-
     def _change(self, instance: InstanceId, num_tokens: int, prefill_s: float, num_repeated: int = 0) -> None:
         view = self.table.get(instance)
         if view is None:
@@ -344,6 +271,17 @@ class InstanceLoads:
         view.prefill_s = view.prefill_s + prefill_s if num_running else 0.0
         view.expected_output = self._outputs.typical
         self.table.changed(instance)
+
+
+def mark(table: InstanceTable, instance: InstanceId, state: State, probe_s: float = 0.0) -> None:
+    """Mark an instance as suspect, or as serving again, if it is in a table.
+
+    `probe_s` is the time from which a suspect instance may be tried with a request.
+    """
+    if (view := table.get(instance)) is not None:
+        view.state = state
+        view.probe_s = probe_s
+        table.changed(instance)
 
 
 def _is_overfull(view: InstanceView) -> bool:

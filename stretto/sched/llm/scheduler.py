@@ -27,7 +27,7 @@ from stretto.sched.engines.instances import EngineInstances
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.expected_outputs import ExpectedOutputs, num_output_tokens
 from stretto.sched.llm.handed_over import HandedOver
-from stretto.sched.llm.loads import InstanceLoads
+from stretto.sched.llm.loads import InstanceLoads, mark
 from stretto.sched.llm.lost_requests import LostRequests, left_by
 from stretto.sched.llm.new_placing import new_placing
 from stretto.sched.llm.placement_requests import PlacementRequests
@@ -135,7 +135,7 @@ class LLMScheduler:
         if self.instances.ready(instance, now_s):
             fleet = self.instances.fleet
             self._loads.join(instance, fleet.replica(instance), fleet.slot(instance))
-            self._loads.set_suspect(instance, is_suspect=False)
+            mark(self._loads.table, instance, "serving")
             self._waiting.join(instance, fleet.replica(instance))
 
     def suspected(self, instance: InstanceId, reason: str, now_s: float, rest_s: float = 0.0) -> None:
@@ -145,7 +145,7 @@ class LLMScheduler:
         if self.instances.suspected(instance, reason, now_s, rest_s):
             probe_s = self.instances.fleet.probe_s(instance)
             self._waiting.suspend(instance)
-            self._loads.set_suspect(instance, is_suspect=True, probe_s=probe_s)
+            mark(self._loads.table, instance, "suspect", probe_s)
 
     def lost(
         self, instance: InstanceId, error: StrettoError, now_s: float
@@ -462,7 +462,9 @@ class LLMScheduler:
             self._loads.eligible.has_others(instance, entry.like),
         )
         num_tokens = placed.request.num_tokens
-        prefill_s = self._loads.prefill_s(num_tokens - choice.held_tokens, instance)
+        view = self._loads.table.get(instance)
+        num_missing = max(0, num_tokens - choice.held_tokens)
+        prefill_s = 0.0 if view is None else view.profile.batch_s(num_missing)
         queue.take(entry, 1)
         self.account.sent(request, now_s)
         running = Running(task.id, instance, entry, item, prompt, queue, placed.request, prefill_s, now_s)

@@ -163,7 +163,7 @@ def deduce(
     """
 
     def of(node: Node) -> Demand | None:
-        nodes, values = live.reached(node)
+        nodes, values = live.dependencies.reached(node)
         joined = of_effects if node.id in live.effects else None
         for value_id in values:
             if (demand := asked.get(value_id)) is not None:
@@ -195,7 +195,7 @@ def deduce(
         else:
             demands[node.id] = demand
             found[node.id] = node, demand
-        for source in live.sources(node):
+        for source in live.dependencies.sources(node):
             if source.id not in changed:
                 changed[source.id] = None
                 heappush(latest_first, -(source.id if places is None else places[source.id]))
@@ -218,13 +218,13 @@ def _sources_first(live: LiveGraph, ends: Iterable[int]) -> list[int]:
         if end in seen or end not in live.nodes:
             continue
         seen.add(end)
-        stack = [(end, iter(live.sources(live.nodes[end])))]
+        stack = [(end, iter(live.dependencies.sources(live.nodes[end])))]
         while stack:
             node_id, unseen = stack[-1]
             for source in unseen:
                 if source.id not in seen:
                     seen.add(source.id)
-                    stack.append((source.id, iter(live.sources(source))))
+                    stack.append((source.id, iter(live.dependencies.sources(source))))
                     break
             else:
                 order.append(node_id)

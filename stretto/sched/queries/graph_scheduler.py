@@ -225,8 +225,8 @@ class GraphScheduler:
         found: dict[str, None] = {}
         nodes = {begin.id: begin}
         for one in (todo := [begin]):  # grows meanwhile
-            readers, values = self.live.reached(one)
-            names = [name for value in values if (name := self.live.name_of(value)) is not None]
+            readers, values = self.live.dependencies.reached(one)
+            names = [name for value in values if (name := self.live.watched.get(value)) is not None]
             found.update(dict.fromkeys(names))
             for reader in () if names else readers:
                 other = self.nodes.get(reader)
@@ -448,7 +448,7 @@ class GraphScheduler:
         self.demands.pop(node.id, None)
         self.groups.end(node)
         self.changed.pop(node.id, None)
-        self.changed.update((source.id, None) for source in self.live.sources(node))
+        self.changed.update((source.id, None) for source in self.live.dependencies.sources(node))
 
     def _splice(self, node: Node, inputs: Mapping[str, object]) -> None:
         """Add the subgraph that `node` expands to; the subgraph's outputs become its own."""

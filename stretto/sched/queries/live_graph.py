@@ -14,6 +14,7 @@ from operator import itemgetter
 from stretto.graph.execution_graph import ConnectionTables, ExecutionGraph, Node, rebase
 from stretto.model.errors import BadReply, CapacityError
 from stretto.model.values import Failure
+from stretto.sched.queries.dependencies import Dependencies
 from stretto.sched.queries.gathering import item_of
 from stretto.sched.queries.live_values import UNSET, Values
 from stretto.sched.queries.splicing import Link, ValueLinks
@@ -44,6 +45,8 @@ class LiveGraph:
         woken: ids of nodes that may go on, as something they wait for has come, perhaps more than once or in
             vain; the graph scheduler takes them out.
         settled: (name, value) of watched values that have been set; the graph scheduler takes them out.
+        watched: names of the values that are kept until `unwatch` is called.
+        dependencies: what comes of what.
         is_in_order: whether each node is known to have a larger id than all that it waits for. That ends with
             a graph whose output an earlier node waits for.
     """
@@ -61,8 +64,18 @@ class LiveGraph:
         self._followers: dict[int, tuple[int, ...]] = {}
         self.blocking: dict[int, int] = {}
         self._links = ValueLinks()
-        self._watched: dict[int, str] = {}
+        self.watched: dict[int, str] = {}
         self._returned: dict[int, dict[int, object]] = {}
+        self.dependencies = Dependencies(
+            self.nodes,
+            self.values,
+            self.effects,
+            self.watched,
+            self._readers,
+            self._producers,
+            self._followers,
+            self._links,
+        )
 
     # --- nodes come and go
 
@@ -92,9 +105,22 @@ class LiveGraph:
         nodes = rebase(egraph, base, ids, under)
         for value_id, readers in zip(ids, egraph.readers, strict=True):
             if readers:
-                self._add_readers(value_id, tuple((base + node, place) for node, place in readers))
+                self.values.use(value_id, len(readers))
+                if self.values[value_id] is UNSET:
+                    new = ((base + node, place) for node, place in readers)
+                    self._readers[value_id] = (*self._readers.get(value_id, ()), *new)
         for node, followers in zip(nodes, egraph.followers, strict=True):
-            self._add(node, tuple(base + follower for follower in followers))
+            self.nodes[node.id] = node
+            if followers:
+                self._followers[node.id] = tuple(base + follower for follower in followers)
+            for out in node.outs:
+                self._producers[out] = node.id
+            if node.is_effect:
+                self.effects[node.id] = None
+            is_there = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is not UNSET)
+            blocking = self.blocking[node.id] = node.num_blocking - is_there
+            if not blocking:
+                self.woken.append(node.id)
         return JoinedGraph(nodes, ids)
 
     def retire(self, node: Node) -> None:
@@ -125,7 +151,7 @@ class LiveGraph:
         linked to it are set too.
         """
         self.values.set(value_id, value)
-        if (name := self._watched.get(value_id)) is not None:
+        if (name := self.watched.get(value_id)) is not None:
             self.settled.append((name, value))
         for node_id, place in self._readers.pop(value_id, ()):
             node = self.nodes.get(node_id)
@@ -151,30 +177,11 @@ class LiveGraph:
         the caller of the query learns it.
         """
         self.values.use(value_id)
-        self._watched[value_id] = name
-
-    def is_watched(self, value_id: int) -> bool:
-        """Return whether a value is watched: kept after its last reader, and told to the query's session
-        through `settled` when it is set.
-        """
-        return value_id in self._watched
-
-    def name_of(self, value_id: int) -> str | None:
-        """Return the name under which a value is watched; None for a value that is not."""
-        return self._watched.get(value_id)
-
-    def is_untouched(self, value_id: int) -> bool:
-        """Return whether a watched value is not set, and no node and no link leads to or from it."""
-        return (
-            self.values[value_id] is UNSET
-            and self.values.has_one_user(value_id)
-            and value_id not in self._links.sources
-            and value_id not in self._links.to_value
-        )
+        self.watched[value_id] = name
 
     def unwatch(self, value_id: int) -> None:
         """Stop keeping a value that was watched, and no longer add it to `settled` when it is set."""
-        del self._watched[value_id]
+        del self.watched[value_id]
         self.values.leave(value_id)
         if not self.values.is_used(value_id) and not self._links.sources.get(value_id):
             self._links.drop_value(value_id)
@@ -204,100 +211,6 @@ class LiveGraph:
             return None
         return [value for _, value in sorted(self._returned.pop(node.id).items(), key=itemgetter(0))]
 
-    # --- what comes of what
-
-    def producer(self, value_id: int) -> Node | None:
-        """Return the node that will produce a value, itself or by a chain of linked values; None if
-        there is none (yet).
-        """
-        source: int | None = value_id
-        while source is not None:
-            if (producer := self._producers.get(source)) is not None:
-                return self.nodes[producer]
-            source = self._links.to_value.get(source)
-        return None
-
-    def sources(self, node: Node) -> list[Node]:
-        """Return the nodes that a node waits for: those whose outputs it reads, those it has to
-        follow, and for an `expand` node (replaced by a subgraph) the one that produces its result.
-        """
-        found = [source for arg in node.ins if (source := self.producer(arg.value)) is not None]
-        if node.after:
-            found += [self.nodes[before] for before in node.after if before in self.nodes]
-        for value_id in self._links.behind_node(node.id):
-            if (source := self.producer(value_id)) is not None:
-                found.append(source)
-        return found
-
-    def waits_for(self, value_id: int, other: int) -> bool:
-        """Return whether the value `value_id` cannot be set before the value `other`: it comes of it, by
-        links and nodes. It takes time in proportion to what has to come before `value_id`.
-        """
-        values, seen = [value_id], {value_id}
-        while values:
-            value = values.pop()
-            if value == other:
-                return True
-            found = [self._links.to_value.get(value)]
-            nodes = [self._producers[value]] if value in self._producers else []
-            for node in (self.nodes[one] for one in nodes if one in self.nodes):
-                found += [arg.value for arg in node.ins if not arg.is_hint]
-                found += self._links.behind_node(node.id)
-                nodes += [before for before in node.after if before not in nodes]
-            new = [one for one in found if one is not None and one not in seen]
-            seen.update(new)
-            values += new
-        return False
-
-    def reached(self, node: Node) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the ids of the nodes that wait for a node, some of which may have ended, and the ids
-        of all values that the node will set, itself or by a chain of linked values.
-
-        The waiting nodes are those that have the node among their `sources`.
-        """
-        outs, links = node.outs, self._links.sources
-        if len(outs) == 1 and outs[0] not in links and node.id not in self._followers:  # nearly all nodes
-            readers = self._readers.get(outs[0], ())
-            if len(readers) < 2:
-                return [reader for reader, _ in readers], outs
-            return list(dict.fromkeys([reader for reader, _ in readers])), outs
-        nodes = dict.fromkeys(self._followers.get(node.id, ()))
-        values = list(outs)
-        for value_id in values:  # grows meanwhile
-            nodes.update((reader, None) for reader, _ in self._readers.get(value_id, ()))
-            for link in links.get(value_id, ()):
-                if link.value is not None:
-                    values.append(link.value)
-                if link.node is not None:
-                    nodes[link.node] = None
-        return list(nodes), values
-
-    def unneeded(self, end: Node) -> list[Node]:
-        """Return the node `end` and all nodes behind it that serve nothing, readers first.
-
-        A node serves nothing if it is no effect that has still
-        to happen, sets no watched value, and no node waits for it, except nodes that are returned too. It
-        takes time in proportion to the returned nodes and what is connected to them.
-        """
-        num_needing = {end.id: self._num_needing(end)}
-        found = [] if num_needing[end.id] else [end]
-        for node in found:  # grows meanwhile
-            for source in {source.id: source for source in self.sources(node)}.values():
-                if source.id not in num_needing:
-                    num_needing[source.id] = self._num_needing(source)
-                num_needing[source.id] -= 1
-                if not num_needing[source.id]:
-                    found.append(source)
-        return found
-
-    def _num_needing(self, node: Node) -> int:
-        """Count the nodes that wait for a node, the watched values that it will set, and itself if it is an
-        effect.
-        """
-        nodes, values = self.reached(node)
-        num_waiting = sum(node_id in self.nodes for node_id in nodes)
-        return num_waiting + sum(map(self.is_watched, values)) + (node.id in self.effects)
-
     def check_invariants(self) -> None:
         """Check that each node's number of missing inputs and predecessors is right, and that the
         effects which have still to happen are nodes. For tests.
@@ -318,25 +231,6 @@ class LiveGraph:
         self._readers.update(tables.readers)
         self._followers.update(tables.followers)
         self.values.use_all(tables.num_readers)
-
-    def _add_readers(self, value_id: int, readers: tuple[tuple[int, int], ...]) -> None:
-        self.values.use(value_id, len(readers))
-        if self.values[value_id] is UNSET:
-            self._readers[value_id] = (*self._readers.get(value_id, ()), *readers)
-
-    def _add(self, node: Node, followers: tuple[int, ...]) -> None:
-        self.nodes[node.id] = node
-        if followers:
-            self._followers[node.id] = followers
-        for out in node.outs:
-            self._producers[out] = node.id
-        if node.is_effect:
-            self.effects[node.id] = None
-        is_there = sum(1 for arg in node.ins if arg.blocks and self.values[arg.value] is not UNSET)
-        blocking = node.num_blocking - is_there
-        self.blocking[node.id] = blocking
-        if not blocking:
-            self.woken.append(node.id)
 
     def _unblock(self, node_id: int) -> None:
         blocking = self.blocking.get(node_id)

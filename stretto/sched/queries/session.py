@@ -213,12 +213,12 @@ class SessionMachine:
         self._wants.pop(name, None)
         self._asked.pop(value_id, None)
         self._note_change(value_id)
-        graph, producer = self.graph, self.graph.live.producer(value_id)
+        graph, producer = self.graph, self.graph.live.dependencies.producer(value_id)
         graph.conceal(name)
         graph.live.unwatch(value_id)
         graph.settle()
         if producer is not None and producer.id in graph.nodes:
-            graph.cancel(graph.live.unneeded(producer))
+            graph.cancel(graph.live.dependencies.unneeded(producer))
         self._deduce()
         return self._take()
 
@@ -313,19 +313,19 @@ class SessionMachine:
         """Let a variable have the value of an output: be that value where nothing else has its name yet."""
         live = self.graph.live
         variable = self._variables.get(name)
-        if variable is None and index is None and not live.is_watched(value_id):
+        if variable is None and index is None and value_id not in live.watched:
             self._watch(name, value_id)
         elif (
             variable is not None
             and index is None
-            and live.is_untouched(variable)
-            and not live.is_watched(value_id)
+            and live.dependencies.is_untouched(variable)
+            and value_id not in live.watched
         ):
             live.unwatch(variable)
             self._watch(name, value_id)
             if (asked := self._asked.pop(variable, None)) is not None:
                 self._asked[value_id] = asked
-        elif variable is not None and live.waits_for(value_id, variable):
+        elif variable is not None and live.dependencies.waits_for(value_id, variable):
             live.bring(variable, Failure(UserError(f"the variable {name!r} would come of itself")))
         else:
             live.link(value_id, index, self._variable(name))
@@ -351,7 +351,7 @@ class SessionMachine:
 
     def _note_change(self, value_id: int) -> None:
         """Note that something else than before is asked of a value, or by it of the node that produces it."""
-        if (node := self.graph.live.producer(value_id)) is not None:
+        if (node := self.graph.live.dependencies.producer(value_id)) is not None:
             self.graph.changed[node.id] = None
 
     def _deduce(self) -> None:

@@ -119,10 +119,11 @@ class CallsAtService:
         self, call: PlannedCall, ended: Callable[[CallAnswer | StrettoError], None]
     ) -> Callable[[], None]:
         """Begin a call."""
-        sent, output = self._book.line(call), None
+        asked = self._book.asked(call)
+        sent, output = asked.line, None
         if sent is None:
-            prompt, decode = self._book.prompt(call), without_wishes(Decode(**self._book.decode(call)))
-            sent, output = _chat_of(self._book.model_of(call), prompt, decode), DecodeOutput(decode)
+            decode = without_wishes(Decode(**asked.decode))
+            sent, output = _chat_of(self._book.model_of(call), asked.prompt, decode), DecodeOutput(decode)
         path, body = sent.path, json.dumps(sent.body).encode()
 
         num_sent = 0

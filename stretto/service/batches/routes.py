@@ -120,14 +120,14 @@ class BatchRoutes:
 
     def _check_room(self, tenant: Tenant, num_bytes: int) -> None:
         """Check that a tenant may keep so many bytes more. Raises Refused if not."""
-        kept, most = self._store.num_bytes(tenant.name), tenant.limits.file_bytes
+        kept, most = self._store.kept.num_bytes[tenant.name], tenant.limits.file_bytes
         if kept + num_bytes > most:
             message = f"files of {kept} bytes are kept, and at most {most} may be: remove some"
             raise Refused(413, OVER_LIMIT, message, param="file")
 
     async def _list_files(self, request: ServiceRequest) -> None:
         query = _query(request)
-        purpose, files = query.get("purpose"), self._store.files(request.tenant.name)
+        purpose, files = query.get("purpose"), self._store.kept.files(request.tenant.name)
         if purpose:
             files = {id: one for id, one in files.items() if one.purpose == purpose}
         await request.answer_json(_page(files, query, "files"))
@@ -160,7 +160,7 @@ class BatchRoutes:
 
     def _file(self, request: ServiceRequest) -> StoredFile:
         id = request.parts[0]
-        if (file := self._store.file(request.tenant.name, id)) is None:
+        if (file := self._store.kept.files(request.tenant.name).get(id)) is None:
             raise _no_such("file", id)
         return file
 
@@ -171,7 +171,7 @@ class BatchRoutes:
             raise draining()
         wanted = read_batch(await request.body())
         tenant = request.tenant.name
-        if self._store.file(tenant, wanted.input_file_id) is None:
+        if wanted.input_file_id not in self._store.kept.files(tenant):
             raise invalid("input_file_id", f"there is no file {wanted.input_file_id!r:.100}")
         known = [one for one in ENDPOINTS if self._app.has_route("POST", one)]
         if wanted.endpoint not in known:
@@ -196,7 +196,7 @@ class BatchRoutes:
         await request.answer_json(record.to_json())
 
     async def _list_batches(self, request: ServiceRequest) -> None:
-        saved = self._store.batches(request.tenant.name)
+        saved = self._store.kept.batches(request.tenant.name)
         get = self._runner.machine.get
         await request.answer_json(_page(saved, _query(request), "batches", lambda one: get(one.id) or one))
 
@@ -211,7 +211,7 @@ class BatchRoutes:
 
     def _batch(self, request: ServiceRequest) -> BatchRecord:
         id = request.parts[0]
-        if (saved := self._store.batch(request.tenant.name, id)) is None:
+        if (saved := self._store.kept.batches(request.tenant.name).get(id)) is None:
             raise _no_such("batch", id)
         return self._runner.machine.get(id) or saved
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from stretto.model.errors import JournalError, NotSaved
 from stretto.model.foreign import bug_of
-from stretto.operate.live import BatchPicture
 from stretto.runtime.journal.committer import Committer
 from stretto.service.app import ServiceApp
 from stretto.service.batches.actions import (
@@ -28,7 +27,6 @@ from stretto.service.batches.input_lines import InputRefused, LineRefused
 from stretto.service.batches.line_caller import EndedLine, end_line
 from stretto.service.batches.open_batches import OpenBatches
 from stretto.service.batches.opened_batch import OpenedBatch
-from stretto.service.batches.pictures import pictures
 from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, StoredFile
 from stretto.service.batches.store import BatchStore
 
@@ -47,10 +45,10 @@ class BatchRunner:
 
     Args:
         kept_s: seconds after which files are removed that say nothing else, and batches that have ended.
-        now: returns the seconds of Unix time.
 
     Attributes:
         machine: the state machine.
+        now: returns the seconds of Unix time.
     """
 
     def __init__(
@@ -66,15 +64,15 @@ class BatchRunner:
         self._store = store
         self._max_line_bytes = max_line_bytes
         self._kept_s = kept_s
-        self._now = now
+        self.now = now
         self._opened: dict[str, tuple[OpenedBatch, Committer]] = {}
         self._asking: dict[tuple[str, int], asyncio.Task[EndedLine | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._cleaned_s = 0.0
 
     async def __aenter__(self) -> BatchRunner:
-        for record in self._store.unended():
-            self._act(self.machine.add(record, self._now()))
+        for record in self._store.kept.unended():
+            self._act(self.machine.add(record, self.now()))
         self._run(self._tick())
         return self
 
@@ -96,19 +94,15 @@ class BatchRunner:
     async def create(self, record: BatchRecord) -> None:
         """Take a new batch. Raises NotSaved if the disk does not take it."""
         await self._store.save(record)
-        self._act(self.machine.add(record, self._now()))
+        self._act(self.machine.add(record, self.now()))
 
     def cancel(self, record: BatchRecord) -> BatchRecord:
         """Begin to end a batch that has not ended; return it as it is then. One that has ended, and is about
         to be kept so, stays as it is.
         """
         if self.machine.get(record.id) is not None:
-            self._act(self.machine.cancel(record.id, self._now()))
+            self._act(self.machine.cancel(record.id, self.now()))
         return self.machine.get(record.id) or record
-
-    def pictures(self) -> list[BatchPicture]:
-        """Return what the live page shows of the batches that have not ended."""
-        return pictures(self.machine, self._now())
 
     # --- actions
 
@@ -131,29 +125,26 @@ class BatchRunner:
                     self._run(self._close(batch))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.error("a batch cannot go on: %s", error, exc_info=error)
+
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a batch cannot go on: %s", error, exc_info=error)
+        task.add_done_callback(ended)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            now_s = self._now()
+            now_s = self.now()
             self._act(self.machine.wake(now_s))
             if abs(now_s - self._cleaned_s) > _CLEAN_S:  # the clock may be set back
                 self._cleaned_s = now_s
-                await self._remove_expired(now_s)
-
-    async def _remove_expired(self, now_s: float) -> None:
-        for one in list(self._store.expired(now_s, self._kept_s)):
-            if not (isinstance(one, StoredFile) and self.machine.uses(one.id)):
-                with suppress(NotSaved):  # tried again later
-                    await self._store.remove(one)
+                for one in list(self._store.kept.expired(now_s, self._kept_s)):
+                    if not (isinstance(one, StoredFile) and self.machine.uses(one.id)):
+                        with suppress(NotSaved):  # tried again later
+                            await self._store.remove(one)
 
     async def _open(self, batch: str) -> None:
         record = self.machine.get(batch)
@@ -162,27 +153,27 @@ class BatchRunner:
         try:
             opened = await asyncio.to_thread(OpenedBatch, record, source, journal, self._max_line_bytes)
         except InputRefused as error:
-            self._act(self.machine.refused(batch, error.problems, self._now()))
+            self._act(self.machine.refused(batch, error.problems, self.now()))
             return
         except FileNotFoundError:
             problem = BatchProblem("file_not_found", "the input file is there no more", param="input_file_id")
-            self._act(self.machine.refused(batch, [problem], self._now()))
+            self._act(self.machine.refused(batch, [problem], self.now()))
             return
         except (OSError, NotSaved, JournalError) as error:
             _log.warning("batch %s cannot be opened now: %s", batch, error)
-            self._act(self.machine.broke(batch, self._now()))
+            self._act(self.machine.broke(batch, self.now()))
             return
         except Exception as error:
             _log.error("batch %s: %s", batch, error, exc_info=error)
             problem = BatchProblem("internal_error", bug_of(error).message)
-            self._act(self.machine.refused(batch, [problem], self._now()))
+            self._act(self.machine.refused(batch, [problem], self.now()))
             return
         committer = Committer(opened.journal)
         await committer.__aenter__()
         self._opened[batch] = opened, committer
         self._act(
             self.machine.opened(
-                batch, opened.sizes, opened.is_done, opened.num_failed, opened.spent, self._now()
+                batch, opened.sizes, opened.is_done, opened.num_failed, opened.spent, self.now()
             )
         )
 
@@ -196,21 +187,13 @@ class BatchRunner:
 
     async def _save(self, record: BatchRecord) -> None:
         """Keep a batch as it is, unless it has ended meanwhile: `_end` keeps it then."""
-        await self._until_saved(lambda: self._save_now(record))
 
-    async def _save_now(self, record: BatchRecord) -> None:
-        now = self.machine.get(record.id)
-        if now is not None or record.status in ENDED:
-            await self._store.save(now or record)
+        async def save() -> None:
+            now = self.machine.get(record.id)
+            if now is not None or record.status in ENDED:
+                await self._store.save(now or record)
 
-    async def _until_saved(self, save: Callable[[], Awaitable[T]]) -> T:
-        """Return what `save` returns, which is tried again as long as the disk takes nothing."""
-        while True:
-            try:
-                return await save()
-            except NotSaved as error:
-                _log.warning("batches are not kept now: %s", error)
-                await asyncio.sleep(_AGAIN_S)
+        await _until_saved(save)
 
     async def _end(self, action: EndBatch) -> None:
         batch = action.batch
@@ -219,10 +202,10 @@ class BatchRunner:
         assert record is not None, "the batch ends here"
         ids = [f"file-{batch.removeprefix('batch_')}{ending}" for ending in ("out", "err")]
         output, errors = map(self._store.path, ids)
-        written = await self._until_saved(
+        written = await _until_saved(
             lambda: asyncio.to_thread(opened.write_files, output, errors, action.status)
         )
-        now_s = self._now()
+        now_s = self.now()
         kept_until = None if record.output_kept_s is None else record.created_at + record.output_kept_s
         files = [
             StoredFile(
@@ -233,10 +216,10 @@ class BatchRunner:
         ]
         output_id, error_id = (id if num_bytes else None for id, num_bytes in zip(ids, written, strict=True))
         ended = self.machine.ended(batch, action.status, output_id, error_id, now_s)
-        await self._until_saved(lambda: self._store.save(*files, ended))
+        await _until_saved(lambda: self._store.save(*files, ended))
         await self._close(batch)
         await self._store.forget_answers(batch)
-        self._act(self.machine.wake(self._now()))
+        self._act(self.machine.wake(self.now()))
 
     # --- lines
 
@@ -249,20 +232,20 @@ class BatchRunner:
             del self._asking[batch, line]
             asking.cancel()
         if asking.cancelled():
-            self._act(self.machine.not_answered(batch, line, self._now(), is_refused=False))
+            self._act(self.machine.not_answered(batch, line, self.now(), is_refused=False))
             return
         try:
             if (ended := asking.result()) is not None:
                 await self._opened[batch][1].save(ended.entry)
         except (OSError, NotSaved, LineRefused) as error:
             _log.warning("batch %s: %s", batch, error)
-            self._act(self.machine.broke(batch, self._now()))
+            self._act(self.machine.broke(batch, self.now()))
             ended = None
         if ended is None:
-            self._act(self.machine.not_answered(batch, line, self._now(), is_refused=True))
+            self._act(self.machine.not_answered(batch, line, self.now(), is_refused=True))
         else:
             self._act(
-                self.machine.answered(batch, line, self._now(), is_well=ended.is_well, spent=ended.spent)
+                self.machine.answered(batch, line, self.now(), is_well=ended.is_well, spent=ended.spent)
             )
 
     async def _ask(self, action: StartLine) -> EndedLine | None:
@@ -275,6 +258,16 @@ class BatchRunner:
             return None
 
         def sent(is_sent: bool) -> None:
-            self._act(self.machine.sent(batch, line, self._now(), is_sent=is_sent))
+            self._act(self.machine.sent(batch, line, self.now(), is_sent=is_sent))
 
         return await end_line(self._app, tenant, record.endpoint, line, read, action.objective, sent)
+
+
+async def _until_saved(save: Callable[[], Awaitable[T]]) -> T:
+    """Return what `save` returns, which is tried again as long as the disk takes nothing."""
+    while True:
+        try:
+            return await save()
+        except NotSaved as error:
+            _log.warning("batches are not kept now: %s", error)
+            await asyncio.sleep(_AGAIN_S)

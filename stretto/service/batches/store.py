@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,8 @@ from stretto.model.errors import JournalError, NotSaved
 from stretto.runtime.journal.file import not_saved
 from stretto.runtime.journal.lines import work_hash
 from stretto.runtime.journal.records import JournalRecords
-from stretto.service.batches.records import ENDED, BatchRecord, StoredFile
+from stretto.service.batches.kept_records import KeptRecords
+from stretto.service.batches.records import BatchRecord, StoredFile
 
 _WORK = work_hash(["files and batches"])
 _FILE, _BATCH = "file", "batch"
@@ -38,6 +38,9 @@ class BatchStore:
 
     Args:
         folder: the folder, which is made if it is missing. Only its owner may read what it holds.
+
+    Attributes:
+        kept: what files and batches there are.
 
     Raises:
         JournalError, NotSaved: the folder cannot be used, or another process uses it.
@@ -52,12 +55,10 @@ class BatchStore:
             raise JournalError(f"{folder}: {error.strerror}") from error
         self._journal = JournalRecords(folder / "batches.journal", _WORK)
         self._writing = asyncio.Lock()
-        self._files: dict[str, dict[str, StoredFile]] = {}
-        self._num_bytes: Counter[str] = Counter()  # of files, those that are being taken in among them
-        self._batches: dict[str, dict[str, BatchRecord]] = {}
+        self.kept = KeptRecords()
         for (kind, _), value in self._journal.found.items():
             found: type[StoredFile | BatchRecord] = StoredFile if kind == _FILE else BatchRecord
-            self._put(msgspec.convert(value, found))
+            self.kept.put(msgspec.convert(value, found))
         is_whole = bool(self._journal.found) and not self._journal.is_damaged
         self._journal.found = {}
         self._remove_orphans(is_whole=is_whole)
@@ -65,45 +66,6 @@ class BatchStore:
     def close(self) -> None:
         """Close the folder."""
         self._journal.close()
-
-    # --- what there is
-
-    def file(self, tenant: str, file: str) -> StoredFile | None:
-        """Return a file of a tenant; None if it has none of this id."""
-        return self._files.get(tenant, {}).get(file)
-
-    def files(self, tenant: str) -> Mapping[str, StoredFile]:
-        """Return the files of a tenant by their ids, the eldest first."""
-        return self._files.get(tenant, {})
-
-    def batch(self, tenant: str, batch: str) -> BatchRecord | None:
-        """Return a batch of a tenant as it was saved last; None if it has none of this id."""
-        return self._batches.get(tenant, {}).get(batch)
-
-    def batches(self, tenant: str) -> Mapping[str, BatchRecord]:
-        """Return the batches of a tenant by their ids, the eldest first."""
-        return self._batches.get(tenant, {})
-
-    def unended(self) -> list[BatchRecord]:
-        """Return the batches of all tenants that have not ended."""
-        return [one for own in self._batches.values() for one in own.values() if one.status not in ENDED]
-
-    def num_bytes(self, tenant: str) -> int:
-        """Return the bytes of the files of a tenant, those that are being taken in among them."""
-        return self._num_bytes[tenant]
-
-    def expired(self, now_s: float, kept_s: float) -> Iterator[StoredFile | BatchRecord]:
-        """Iterate over the files whose time has come, and the batches that ended `kept_s` seconds ago."""
-        for files in self._files.values():
-            for file in files.values():
-                if now_s >= (file.created_at + kept_s if file.expires_at is None else file.expires_at):
-                    yield file
-        for batches in self._batches.values():
-            for batch in batches.values():
-                if (ended_s := batch.times.get(batch.status)) is None or batch.status not in ENDED:
-                    continue
-                if now_s >= ended_s + kept_s:
-                    yield batch
 
     def path(self, file: str) -> Path:
         """Return where the content of a file is."""
@@ -113,35 +75,30 @@ class BatchStore:
         """Return where the journal of a batch's answers is."""
         return self._answers_folder / f"{batch}.journal"
 
-    # --- changes
-
     async def save(self, *records: StoredFile | BatchRecord) -> None:
         """Keep files and batches, all of them or none. Raises NotSaved if the disk does not take them."""
         entries = {_key(one): msgspec.to_builtins(one) for one in records}
         await self._write(entries)
         for one in records:
-            self._put(one)
+            self.kept.put(one)
 
     async def take_in(self, file: StoredFile, content: Path) -> None:
         """Keep a file whose content has come. Raises NotSaved if the disk does not take it."""
         path = self.path(file.id)
-        self._num_bytes[file.tenant] += file.num_bytes
+        self.kept.num_bytes[file.tenant] += file.num_bytes
         try:
-            await asyncio.to_thread(self._move, content, path)
+            await asyncio.to_thread(_move, content, path)
             await self.save(file)
         except NotSaved:
             _remove([path])
             raise
         finally:
-            self._num_bytes[file.tenant] -= file.num_bytes
+            self.kept.num_bytes[file.tenant] -= file.num_bytes
 
     async def remove(self, one: StoredFile | BatchRecord) -> None:
         """Remove a file, or a batch that has ended. Raises NotSaved if the disk does not take that."""
         await self._write({_key(one): None})
-        if isinstance(one, BatchRecord):
-            self._batches.get(one.tenant, {}).pop(one.id, None)
-        elif self._files.get(one.tenant, {}).pop(one.id, None) is not None:
-            self._num_bytes[one.tenant] -= one.num_bytes
+        if self.kept.drop(one) and isinstance(one, StoredFile):
             await asyncio.to_thread(_remove, [self.path(one.id)])
 
     async def forget_answers(self, batch: str) -> None:
@@ -152,28 +109,9 @@ class BatchStore:
         async with self._writing:
             await asyncio.to_thread(self._journal.save, entries)
 
-    def _move(self, content: Path, path: Path) -> None:
-        try:
-            os.replace(content, path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise not_saved(path, error) from error
-
-    def _put(self, one: StoredFile | BatchRecord) -> None:
-        if isinstance(one, StoredFile):
-            if one.id not in (own := self._files.setdefault(one.tenant, {})):
-                self._num_bytes[one.tenant] += one.num_bytes
-            own[one.id] = one
-        else:
-            self._batches.setdefault(one.tenant, {})[one.id] = one
-
     def _remove_orphans(self, *, is_whole: bool) -> None:
-        files = {file for own in self._files.values() for file in own}
-        journals = {self.journal_path(batch.id).name for batch in self.unended()}
+        files = {file for own in self.kept.all_files.values() for file in own}
+        journals = {self.journal_path(batch.id).name for batch in self.kept.unended()}
         found = [one for one in self._files_folder.iterdir() if one.name not in files]
         _remove(one for one in found if is_whole or one.suffix == ".part")
         if not is_whole:
@@ -184,6 +122,18 @@ class BatchStore:
 def new_id(kind: str) -> str:
     """Return an id that nobody can guess, such as "file-9f…" for "file-"."""
     return f"{kind}{secrets.token_hex(_ID_BYTES)}"
+
+
+def _move(content: Path, path: Path) -> None:
+    try:
+        os.replace(content, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise not_saved(path, error) from error
 
 
 def _key(one: StoredFile | BatchRecord) -> tuple[str, ...]:
