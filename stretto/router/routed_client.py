@@ -51,7 +51,7 @@ class Client:
         sent_s: time at which it was first sent, of the attempts that run.
         whole: the request as it came, where `placed` describes a part of it; None where no worker takes
             parts.
-        prefilled: its prompt, when a worker has computed it for another one to write the answer.
+        prefilled: the prompt, when a worker has computed it for another one to write the answer.
         prefilled_s: seconds in which workers computed the prompt for others that have failed since.
         hedge: second attempt of the request, while that runs beside the first.
         hedge_of: the request of which it is the second attempt; None for others.
