@@ -124,6 +124,8 @@ class RouterState:
             return ticket, [self._open.refuse(ticket, 404, client.home.problem, None, now_s)]
         if request.program.name and not self._open.is_left_out(ticket, request):
             self._open.step_of(ticket)
+        if self.peers is not None:
+            self.peers.requests.came_back(request, now_s)
         entered = self._room.arrive(ticket, request, placed.expected_output, now_s)
         actions: list[RouterAction] = []
         if entered is not None:
