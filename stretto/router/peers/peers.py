@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import dataclass, field
 
 from stretto.model.errors import BadReply
-from stretto.router.announcing.announcer import Announcer
+from stretto.router.announcing.announcer import GATHER_S, PRESSED_S, Announcer
 from stretto.router.announcing.wire import (
     MOST_OWNERS,
     MOST_RUNNING,
@@ -51,7 +51,8 @@ class Peer:
         behind_s: when that was noticed.
         running: attempts that run there.
         served: seconds of work that owners have got of it, as it last said.
-        waits: requests that wait there.
+        waits: requests that wait there for their turn.
+        is_pressed: whether something waits there, for its turn or for room.
     """
 
     origin: str
@@ -62,6 +63,7 @@ class Peer:
     running: dict[int, RunningAtWorker] = field(default_factory=dict)
     served: dict[str, float] = field(default_factory=dict)
     waits: Waiting = field(default_factory=dict)
+    is_pressed: bool = False
 
 
 class Peers:
@@ -102,6 +104,12 @@ class Peers:
     def origins(self) -> Set[str]:
         """Names of the processes of peers."""
         return self._peers.keys()
+
+    @property
+    def gather_s(self) -> float:
+        """Seconds for which what is to be told is gathered now."""
+        is_pressed = self.announcer.is_pressed() or any(one.is_pressed for one in self._peers.values())
+        return PRESSED_S if is_pressed else GATHER_S
 
     def receive(self, data: bytes, now_s: float) -> list[RouterAction]:
         """Take a message, and return what to do.
@@ -173,6 +181,7 @@ class Peers:
     def _take_batch(self, peer: Peer, batch: PeerBatch, now_s: float) -> Collection[WorkerId]:
         if batch.waits is not None and batch.number >= peer.number:
             peer.waits = batch.waits
+        peer.is_pressed = batch.is_pressed
         if (history := batch.wants.get(self.announcer.origin)) is not None:
             self.announcer.asked(peer.origin, history=history)
         if batch.number <= peer.number:
