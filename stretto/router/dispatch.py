@@ -17,6 +17,7 @@ class Dispatch:
 
     def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request to a worker, or let it wait."""
+        self._open.describe(ticket)
         client = self._open.clients[ticket]
         choice = self.choose(client, client.placed, now_s)
         if choice is None:
@@ -44,7 +45,7 @@ class Dispatch:
     @property
     def has_offline(self) -> bool:
         """Whether offline requests wait or run."""
-        return self._open.num_offline_waiting > 0 or self._open.loads.offline.num_running > 0
+        return self._open.num_offline_waiting > 0 or self._open.loads.has_offline
 
     def take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
         """Send a request to the worker that was chosen for it, or let it wait there."""

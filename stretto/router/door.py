@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from stretto.cluster.recognition.recogniser import Recogniser
 from stretto.http.body_readers import LARGE_BYTES
@@ -16,12 +15,12 @@ from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.refusals import Refused
 from stretto.http.served import Answering, Served, WholeAnswer
 from stretto.http.server import HttpServer
+from stretto.model.record import changed
 from stretto.router.exchange import RoutedExchange
 from stretto.router.front import Front
 from stretto.router.keys import client_key
-from stretto.router.messages import RoutedRequest, Sender
+from stretto.router.messages import RoutedRequest, RouterAction, Sender
 from stretto.router.programs import RoutedProgram
-from stretto.router.prompt_watch import PromptWatch
 from stretto.router.prompts import read_request
 from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.repairs import Repairs
@@ -44,6 +43,9 @@ class StreamedAnswer(NamedTuple):
 
 
 OwnAnswer: TypeAlias = WholeAnswer | LateAnswer | StreamedAnswer | None
+_T = TypeVar("_T")
+_Done = TypeVar("_Done")
+_Read: TypeAlias = Sequence[tuple[RoutedExchange, RoutedRequest]]
 OwnRoute = Callable[[ClientRequest, bool], OwnAnswer]
 """Answers requests to the router's own paths, given whether the client is local; None for other paths."""
 
@@ -69,7 +71,6 @@ class RouterDoor:
         self.server = HttpServer(self, config.host, config.port, unread_s=config.idle_timeout_s, tls=tls)
         self.programs = Recogniser(config.max_programs)
         self.own_route: OwnRoute = lambda request, is_local: None
-        self._prompts = PromptWatch(front.watch, front.readers)
         self._repairs = Repairs(config.repair)
         self._loop = asyncio.get_running_loop()
         self._arrived: list[tuple[RoutedExchange, RequestHead | RoutedRequest]] = []
@@ -107,14 +108,11 @@ class RouterDoor:
         return exchange
 
     def _take_arrived(self) -> None:
-        """Read and place the requests that have come in this turn of the event loop: all are read, and then
-        all are placed, which takes less time than one after the other.
-        """
+        """Read and place the requests that have come in this turn of the event loop."""
         arrived, self._arrived = self._arrived, []
         rules = self._rules()
-        for exchange, routed in [(one, self._read(one, asked, rules)) for one, asked in arrived]:
-            if routed is not None:
-                self._look_up(exchange, routed)
+        read = [(exchange, self._read(exchange, asked, rules)) for exchange, asked in arrived]
+        self._look_up([(exchange, routed) for exchange, routed in read if routed is not None])
 
     def _read(
         self, exchange: RoutedExchange, asked: RequestHead | RoutedRequest, rules: ReadingRules
@@ -164,42 +162,42 @@ class RouterDoor:
             return
         if (error := task.exception()) is None:
             if not exchange.has_ended:
-                self._look_up(exchange, task.result())
+                self._look_up([(exchange, task.result())])
         elif not exchange.has_ended:
             self._refuse(exchange.client, exchange.request, _refusal(exchange.request.path, error))
 
-    def _look_up(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
-        """Place a request; if workers report what they hold, after its prompt has become token ids."""
-        try:
-            routed = _in_name_of(exchange.request.found, routed)
-            if not routed.text or self.front.tokens is None:
-                self._begin(exchange, routed)
-                return
+    def _look_up(self, requests: _Read) -> None:
+        """Place requests; if workers report what they hold, after their prompts have become token ids."""
+        if (tokens := self.front.tokens) is None:
+            self._begin(requests)
+            return
+        self._begin([one for one in requests if not one[1].text])
+        _of_each(lambda *one: tokens.read(one[1].text, partial(self._found_ids, *one)), requests)
 
-            def begin(ids: Sequence[int]) -> None:
-                self._begin(exchange, replace(routed, ids=ids) if ids else routed)
+    def _found_ids(self, exchange: RoutedExchange, routed: RoutedRequest, ids: Sequence[int]) -> None:
+        """Place a request whose prompt has become token ids; without ids, one that has none."""
+        self._begin([(exchange, changed(routed, ids=ids) if ids else routed)])
 
-            self.front.tokens.read(routed.text, begin)
-        except Exception:
-            _not_placed(exchange)
+    def _begin(self, requests: _Read) -> None:
+        """Bring requests to the state machine. What is done with one is done with all of them before anything
+        else, which takes less time. Those for which it fails get an error.
+        """
+        self.front.settle()
+        placed = _of_each(self._place, _of_each(self._recognise, requests))
+        self.front.act([action for _, actions in placed for action in actions])
 
-    def _begin(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
-        """Bring a request to the state machine; if that fails, the client gets an error."""
-        try:
-            self.front.settle()
-            if routed.asked is not None and not exchange.has_ended:
-                path, num_answers = exchange.request.path, routed.num_answers
-                exchange.program = program = RoutedProgram(self.programs, routed.asked, path, num_answers)
-                routed.belongs_to(program.named)
-            if routed.alias_at:
-                routed = replace(routed, model=self._model_of(routed))
-            exchange.begin(routed, self.front.register)
-            if routed.key is not None and not exchange.has_ended:
-                self.front.watch_later(
-                    partial(self._prompts.arrived, exchange.trace, routed, exchange.outgoing)
-                )
-        except Exception:
-            _not_placed(exchange)
+    def _recognise(self, exchange: RoutedExchange, routed: RoutedRequest) -> RoutedRequest:
+        """Return a request with its program, and with its model for an alias."""
+        routed = _in_name_of(exchange.request.found, routed)
+        if routed.asked is not None and not exchange.has_ended:
+            path, num_answers = exchange.request.path, routed.num_answers
+            exchange.program = program = RoutedProgram(self.programs, routed.asked, path, num_answers)
+            routed.belongs_to(program.named)
+        return changed(routed, model=self._model_of(routed)) if routed.alias_at else routed
+
+    def _place(self, exchange: RoutedExchange, routed: RoutedRequest) -> Sequence[RouterAction]:
+        """Bring a request to the state machine, and return what is to be done."""
+        return () if exchange.has_ended else exchange.begin(routed, self.front.register)
 
     def _model_of(self, routed: RoutedRequest) -> str:
         """Return the model of a request that names an alias."""
@@ -250,13 +248,27 @@ class RouterDoor:
         )
 
 
+def _of_each(
+    step: Callable[[RoutedExchange, _T], _Done], requests: Sequence[tuple[RoutedExchange, _T]]
+) -> Sequence[tuple[RoutedExchange, _Done]]:
+    """Return what a step makes of each request. Those for which it fails get an error, and are left out."""
+    done: list[tuple[RoutedExchange, _Done]] = []
+    for exchange, one in requests:
+        try:
+            done.append((exchange, step(exchange, one)))
+        except Exception:
+            _log.exception("a request could not be placed")
+            exchange.fail("the router could not place the request")
+    return done
+
+
 def _in_name_of(sender: object, routed: RoutedRequest) -> RoutedRequest:
     """Return a request with what the door before the router knows of it, if there is one."""
     if not isinstance(sender, Sender):
         return routed
     if sender.step is None:
-        return routed if sender.objective is None else replace(routed, objective=sender.objective)
-    return replace(
+        return routed if sender.objective is None else changed(routed, objective=sender.objective)
+    return changed(
         routed,
         step=sender.step,
         program=sender.program,
@@ -264,12 +276,6 @@ def _in_name_of(sender: object, routed: RoutedRequest) -> RoutedRequest:
         objective=sender.step.record.criteria,
         failed_at=sender.failed_at,
     )
-
-
-def _not_placed(exchange: RoutedExchange) -> None:
-    """End a request that could not be placed, which is an error of the router."""
-    _log.exception("a request could not be placed")
-    exchange.fail("the router could not place the request")
 
 
 def _refusal(path: str, error: BaseException) -> ApiError:

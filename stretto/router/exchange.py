@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -20,6 +20,7 @@ from stretto.router.attempts import Attempts
 from stretto.router.head import REQUEST_ID, TRACEPARENT
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId, WorkerUsage
 from stretto.router.outgoing import OutgoingRequest
+from stretto.router.prefill_answer import PrefillAnswer
 from stretto.router.programs import RoutedProgram
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.router_state import RouterState
@@ -55,7 +56,7 @@ class ExchangeDoor(Protocol):
         """The state machine, which knows all that has happened."""
         ...
 
-    def act(self, actions: list[RouterAction]) -> None:
+    def act(self, actions: Sequence[RouterAction]) -> None:
         """Carry out actions of the state machine."""
         ...
 
@@ -115,13 +116,10 @@ class RoutedExchange:
 
     # --- its life
 
-    def begin(self, routed: RoutedRequest, register: Callable[[RoutedExchange], None]) -> None:
-        """Bring the request to the state machine; `register` is called before its actions are carried out.
-
-        Nothing happens if the client has left.
-        """
-        if self.has_ended:
-            return
+    def begin(
+        self, routed: RoutedRequest, register: Callable[[RoutedExchange, RoutedRequest], None]
+    ) -> list[RouterAction]:
+        """Bring the request to the state machine; return what is to be done, once `register` was called."""
         self.outgoing.read(routed)
         state, trace = self.router_state, self.trace
         trace.placed_s = placed_s = monotonic()
@@ -136,8 +134,8 @@ class RoutedExchange:
             self._join(self.spans)
         self.ticket, actions = state.arrive(routed, placed_s)
         trace.decided_s = monotonic()
-        register(self)
-        self.act(actions)
+        register(self, routed)
+        return actions
 
     def _join(self, spans: Spans) -> None:
         """Give the request its place among spans; what a worker does belongs to its span."""
@@ -161,7 +159,9 @@ class RoutedExchange:
         actions: list[RouterAction] = []
         try:
             usage = read.usage()
-            trace.prompt_tokens, trace.cached_tokens = usage.num_prompt, usage.num_cached
+            trace.prompt_tokens = usage.num_prompt
+            if trace.computing is trace.tries[-1]:  # else it counts the KV that it was sent
+                trace.cached_tokens = usage.num_cached
             trace.output_tokens = usage.num_output
             actions = self.router_state.answered(
                 self.ticket,
@@ -212,7 +212,23 @@ class RoutedExchange:
 
     def send(self, action: Send, link: WorkerLink) -> None:
         """Begin an attempt at a worker."""
-        self.attempts.send(action, link)
+        owner = None
+        if action.part == "prefill":
+            owner = PrefillAnswer(self, self._taken, self.attempts.report_to)
+        self.attempts.send(action, link, owner)
+
+    def prefilled(self, transfer: bytes, usage: WorkerUsage) -> None:
+        """Go on with the answer at another worker, which is sent `transfer`."""
+        self.attempts.running = None
+        self.outgoing.transfer = transfer
+        self.trace.cached_tokens = usage.num_cached
+        self.act(self.router_state.prefills.done(self.ticket, usage, monotonic()))
+
+    def prefill_refused(self, reason: str) -> None:
+        """Go on after a worker's answer to the prompt without what another worker needs."""
+        self.attempts.running = None
+        self.trace.failed(reason)
+        self.refused_by_worker(502, reason, None)
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 
@@ -25,6 +25,7 @@ from stretto.router.messages import (
     Cut,
     Hedge,
     Refuse,
+    RoutedRequest,
     RouterAction,
     Send,
     Stop,
@@ -34,6 +35,7 @@ from stretto.router.messages import (
     WorkerGone,
     WorkerId,
 )
+from stretto.router.prompt_watch import PromptWatch
 from stretto.router.router_state import RouterState
 from stretto.router.token_reader import TokenReader
 from stretto.router.worker_link import WorkerLink
@@ -87,6 +89,7 @@ class Front:
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
         self.readers = BodyReaders()
+        self._prompts = PromptWatch(self.watch, self.readers)
         self._late, self._watching = LateWork(), LateWork()
         self.later, self.watch_later = self._late.add, self._watching.add
         self.watch.deferred.sources.append(self.catch_up)
@@ -111,8 +114,9 @@ class Front:
         """Do now what is to be done later."""
         self._late.catch_up()
         self._watching.catch_up()
+        self.unsettled_state.catch_up()
 
-    def act(self, actions: list[RouterAction]) -> None:
+    def act(self, actions: Sequence[RouterAction]) -> None:
         """Carry out actions of the state machine. An error in one ends its request, and nothing else."""
         for action in actions:
             try:
@@ -198,14 +202,17 @@ class Front:
         exchange = self._exchanges.get(ticket)
         return None if exchange is None else exchange.trace
 
-    def register(self, exchange: RoutedExchange) -> None:
+    def register(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Note that a request has come to the state machine."""
         self._exchanges[exchange.ticket] = exchange
-        self.watch_later(partial(self._has_arrived, exchange.trace))
+        self.watch_later(partial(self._has_arrived, exchange, routed))
 
-    def _has_arrived(self, trace: RequestTrace) -> None:
+    def _has_arrived(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
+        trace = exchange.trace
         assert trace.placed_s is not None, "it was brought to the state machine"
         self.watch.observers.on_request_arrived(trace, trace.placed_s)
+        if routed.key is not None and (trace.tries or not exchange.has_ended):
+            self._prompts.arrived(trace, routed, exchange.outgoing)
 
     def ended(self, exchange: RoutedExchange) -> None:
         """Note that a request has left the router."""

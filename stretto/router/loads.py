@@ -26,6 +26,7 @@ from stretto.costs.mean_output import MeanOutput
 from stretto.router.hit_correction import HitCorrection
 from stretto.router.messages import Ticket, WorkerId, WorkerUsage
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineAtWorkers, OfflineRules, is_offline_request
+from stretto.router.told_later import ToldLater
 from stretto.router.workers import Worker
 
 _NO_LIMIT = 2**22
@@ -71,13 +72,24 @@ class WorkerLoads:
         self._placement = placement
         self._is_early = placement.binds != "late"
         self._table = InstanceTable(placement.load, with_full=self._is_early)
-        self.offline = OfflineAtWorkers(self._table, offline)
+        machine = OfflineAtWorkers(self._table, offline)
+        self._offline = ToldLater(machine, lambda: machine.num_running > 0)
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, RunningAtWorker] = {}
         self._all_outputs = MeanOutput(_FIRST_OUTPUT)
         self._outputs_of_model: dict[str, MeanOutput] = {}
         self._correction = HitCorrection(BYTES.block_tokens)
         self._telling: set[tuple[WorkerId, bool]] = set()
+
+    @property
+    def offline(self) -> OfflineAtWorkers:
+        """The offline requests at workers, with all that has happened there."""
+        return self._offline.now
+
+    @property
+    def has_offline(self) -> bool:
+        """Whether offline requests run at workers."""
+        return self._offline.machine.num_running > 0
 
     @property
     def uses_keys(self) -> bool:
@@ -178,8 +190,9 @@ class WorkerLoads:
         """Count a request for a model as running at the worker of `choice`."""
         view = self._table.get(choice.instance)
         assert view is not None, "requests are sent to workers in the table"
-        self.offline.started(ticket, request, choice, now_s)
+        self._offline.tell(OfflineAtWorkers.started, ticket, request, choice, now_s)
         if is_offline_request(request):
+            self._offline.catch_up()
             running = RunningAtWorker(ticket, view.id, request, now_s, 0, 0.0, 0.0, model)
             self._running[ticket] = running
             return running
@@ -224,7 +237,8 @@ class WorkerLoads:
         """
         del self._running[running.ticket]
         num_timed = usage.num_output if is_timed else None
-        self.offline.ended(running.ticket, running.worker, running.placed, num_timed, now_s)
+        ticket, worker = running.ticket, running.worker
+        self._offline.tell(OfflineAtWorkers.ended, ticket, worker, running.placed, num_timed, now_s)
         num_cached = self._num_cached(running.worker, usage)
         if usage.num_output is not None:
             self._learn_output(running.model, usage.num_output)

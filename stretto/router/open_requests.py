@@ -36,6 +36,8 @@ from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offl
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
+from stretto.router.split_requests import describe_part, part_of
+from stretto.router.told_later import ToldLater
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
@@ -90,8 +92,9 @@ class OpenRequests:
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
         engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
-        self.account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
-        self.waiting = Waiting(engine, profile, self.account, config.max_wait_s)
+        account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
+        self.account = ToldLater(account, lambda: bool(self.waiting) or self.announcer is not None)
+        self.waiting = Waiting(engine, profile, account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)
         self.clients: dict[Ticket, Client] = {}
@@ -104,17 +107,26 @@ class OpenRequests:
         self.tickets = count()
         self.announcer: Announcer | None = None
 
+    def describe(self, ticket: Ticket) -> None:
+        """Describe what of a request runs next, where workers take parts of requests."""
+        if self.workers.has_roles:
+            client = self.clients[ticket]
+            model = client.request.model
+            listing = self.workers.listing(model) if model else ()
+            describe_part(client, listing or self.workers.taking())
+
     def wait(self, ticket: Ticket, name: QueueName, held_tokens: int = 0) -> None:
         """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
         client = self.clients[ticket]
         client.why = client.why or TURN
-        entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.placed.expected_output)
+        entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.expected_output)
         self.waiting_tokens += client.placed.all_tokens
         self.num_offline_waiting += is_offline_request(client.placed)
         client.has_waited = True
         self.note_waiting(ticket)
         num_tokens = max(1, client.placed.num_tokens)
         entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
+        self.account.catch_up()  # it is asked from now on
         self.waiting.add(name, ticket, entry, client.since_s)
         if self.announcer is not None and not is_offline_request(client.placed):
             worker = None if client.bound is None else self.workers.get(client.bound[0].instance)
@@ -134,7 +146,7 @@ class OpenRequests:
         """
         if request.program.has_returned or request.step is not None or self.waiting or len(self.room):
             return False
-        return ticket % _WATCHED != 0 and self.account.makes_one_query(request.model)
+        return ticket % _WATCHED != 0 and self.account.machine.makes_one_query(request.model)
 
     def step_of(self, ticket: Ticket) -> StepRequest:
         """Return a request as queues and accounts know it. Those that belong to no program, and need not
@@ -144,7 +156,7 @@ class OpenRequests:
         if client.step is None:
             num_tokens, since_s = client.placed.num_tokens, client.arrived_s
             client.step = step_of(ticket, client.request, num_tokens, since_s, client.deadline_s)
-            self.account.arrived(client.step, client.placed.expected_output, since_s)
+            self.account.tell(ProgramAccount.arrived, client.step, client.expected_output, since_s)
         return client.step
 
     def send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
@@ -158,21 +170,24 @@ class OpenRequests:
         self.by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1
         client.sent_s, client.has_head = now_s, False
-        self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
+        if (part := part_of(worker, client)) == "whole":
+            self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
         client.tried.add(choice.instance)
         client.again_at.discard(choice.instance)
-        self.room.sent(ticket, choice.instance)
+        if part != "prefill":
+            self.room.sent(ticket, choice.instance)
         if self.announcer is not None and worker is not None:
             room = self.room.place_of(ticket)
             self.announcer.sent(sent_record(ticket, client.request, client.running, worker.server, room))
         if client.step is not None:
-            self.account.sent(client.step, now_s)
+            self.account.tell(ProgramAccount.sent, client.step, now_s)
         if client.has_waited:
             self.turn_rate.note(client.placed.all_tokens, now_s)
         choice = explained(client, choice)
-        waited_s = now_s - client.arrived_s if client.why else 0.0
+        served_s = client.prefilled_s + (0.0 if client.prefilled is None else client.prefilled.seconds)
+        waited_s = max(0.0, now_s - client.arrived_s - served_s) if client.why else 0.0
         held_s = client.since_s - client.arrived_s  # since then it has waited for its turn
-        return Send(ticket, choice.instance, choice, waited_s, held_s, client.why, client.deadline_s)
+        return Send(ticket, choice.instance, choice, waited_s, held_s, client.why, client.deadline_s, part)
 
     def bind(self, ticket: Ticket, choice: Choice) -> None:
         """Put a request into the queue of the worker that was chosen for it."""
@@ -265,14 +280,14 @@ class OpenRequests:
             first.hedge = None
         counts = step_usage(usage)
         if (step := client.step) is not None:
-            account = self.account
+            tell = self.account.tell
             if usage.num_output is not None:
-                account.answered(step, counts or Usage(), usage.num_output, now_s)
+                tell(ProgramAccount.answered, step, counts or Usage(), usage.num_output, now_s)
             else:
-                account.withdrawn(step.query, step.node.id)
-            account.query_ended(step.query)
+                tell(ProgramAccount.withdrawn, step.query, step.node.id)
+            tell(ProgramAccount.query_ended, step.query)
             if client.request.program.is_final:
-                account.program_ended(client.request.program.name, step.record.tenant)
+                tell(ProgramAccount.program_ended, client.request.program.name, step.record.tenant)
         if self.announcer is not None and self.room.place_of(ticket) != "unknown":
             self.announcer.left(left_record(ticket, counts, was_refused=was_refused))
         self.room.ended(ticket, client.request, counts, now_s, was_refused=was_refused)
@@ -283,7 +298,7 @@ class OpenRequests:
 
     def check_invariants(self) -> None:
         """Check that loads, queues and requests agree."""
-        for part in (self.loads, self.workers, self.waiting, self.room, self.homes, self.account):
+        for part in (self.loads, self.workers, self.waiting, self.room, self.homes, self.account.now):
             part.check_invariants()
         for ticket, client in self.clients.items():
             is_running = client.running is not None

@@ -31,6 +31,7 @@ class Turns:
         name = self._open.eligible.queue_name(client, now_s) if self._open.waiting else ""
         if not self._open.waiting.has(name):
             return self._dispatch.place(ticket, now_s)
+        self._open.describe(ticket)
         self._open.wait(ticket, name)
         self._open.note_rest(client, now_s)
         return []
@@ -81,6 +82,8 @@ class Turns:
     def withdraw_offline(self, now_s: float) -> list[RouterAction]:
         """Take offline requests off workers where others have come; they wait again, and begin anew."""
         actions: list[RouterAction] = []
+        if not self._open.loads.has_offline:
+            return actions
         for ticket in self._open.loads.offline.in_the_way(now_s):
             client = self._open.clients.get(ticket)
             if client is None or client.has_begun or not client.request.is_repeatable:

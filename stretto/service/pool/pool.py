@@ -95,6 +95,8 @@ class WorkerPool(Observer):
     @property
     def learned(self) -> LearnedWork:
         """What programs have asked of the workers."""
+        if self._is_open:
+            self._router.front.catch_up()
         return self._router.learned
 
     def go_on_from(self, learned: LearnedWork) -> None:
