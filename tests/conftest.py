@@ -1,7 +1,8 @@
 """Settings of all tests.
 
 Without a GPU, Triton's kernels run in its interpreter, which must be set before any import. Property tests
-have no deadline for an example: how long one takes says nothing on a shared machine.
+have no deadline for an example: how long one takes says nothing on a shared machine. They have half as many
+examples as usual, except where they say how many.
 
 A shell that runs the tests in the background has them ignore Ctrl-C, and `nohup` SIGHUP, with all processes
 that they start.
@@ -35,8 +36,8 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
-settings.register_profile("without_deadline", deadline=None)
-settings.load_profile("without_deadline")
+settings.register_profile("stretto", deadline=None, max_examples=50)
+settings.load_profile("stretto")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -56,17 +56,19 @@ class SizeCheck:
         shares: loads, in those of the predicted capacity.
         draws: number of draws.
         num_samples: requests that a run measures, about; None for those of `stretto size`.
+        speed: emulated seconds in a real one: a busy machine lags less behind slow servers.
     """
 
     shares: tuple[float, ...] = (0.85, 1.0, 1.15)
     draws: int = 3
     num_samples: int | None = None
+    speed: float = 0.5
     slo: str = "p95 first_token 2s"
     gpu: str = "A100"
     model: str = "Llama-3.1-8B-Instruct"
 
 
-QUICK = SizeCheck(shares=(1.0,), draws=1, num_samples=60)
+QUICK = SizeCheck(shares=(1.0,), draws=1, num_samples=60, speed=1.0)
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
@@ -83,7 +85,7 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
         study, fleet = _asked(size, name, path, scale, options)
         (*_, capacity) = study.capacities(fleet, likely_levels(study, fleet.servers[0][0]))
         points = [
-            (_point(study, fleet, share * capacity.middle, draw), share, draw)
+            (_point(study, fleet, share * capacity.middle, draw, size.speed), share, draw)
             for draw in range(size.draws)
             for share in size.shares
         ]
@@ -129,7 +131,7 @@ def _asked(
     return study, Fleet(((server, 1),))
 
 
-def _point(study: Study, fleet: Fleet, amount: float, draw: int) -> Row:
+def _point(study: Study, fleet: Fleet, amount: float, draw: int, speed: float) -> Row:
     """Run a load of one draw in virtual and in real time."""
     load = Load(study.unit, round(amount) if study.unit == "sessions" else amount)
     window = load.window(study.traffic, study.objectives, study.num_samples)
@@ -137,7 +139,7 @@ def _point(study: Study, fleet: Fleet, amount: float, draw: int) -> Row:
     predicted = run(fleet, study.traffic, load, study.objectives, seed, study.num_samples, cuts=False)
     (server, _), (objective,) = fleet.servers[0], study.objectives
     study.note(f"{shown_load(load)} on an emulated server, draw {draw + 1}")
-    jobs, lag = run_real(server, study.traffic, load, study.objectives, window, seed)
+    jobs, lag = run_real(server, study.traffic, load, study.objectives, window, seed, speed)
     samples = jobs.samples
     values: dict[str, Value] = {
         "load": load.amount,

@@ -31,28 +31,32 @@ def run_real(
     objectives: Sequence[Objective],
     window: Window,
     seed: int,
+    speed: float,
 ) -> tuple[JobLoad, float]:
     """Run a load on an emulated server behind our runtime; return it with its samples, and the server's lag
     as a share of the time that was waited.
+
+    Args:
+        speed: emulated seconds in a real one; jobs come as much slower.
     """
     jobs = JobLoad(traffic, load, objectives, window, seed, cuts=False)
-    with serving(_planned(server)) as servers:
+    with serving(_planned(server, speed)) as servers:
         begun = servers.spent()
         (url,) = servers.urls
-        uvloop.run(_run(jobs, _deployment(server, url), window))
+        uvloop.run(_run(jobs, _deployment(server, url), window, speed))
         spent = servers.spent()
     return jobs, (spent.late_s - begun.late_s) / max(1e-9, spent.waited_s - begun.waited_s)
 
 
-async def _run(jobs: JobLoad, llm: Deployment, window: Window) -> None:
-    clock = RuntimeClock(jobs)
+async def _run(jobs: JobLoad, llm: Deployment, window: Window, speed: float) -> None:
+    clock = RuntimeClock(jobs, speed=speed)
     async with Runtime([llm], observers=(clock,), max_queries=100_000) as runtime:
         clock.runtime = runtime
         with contextlib.suppress(Enough):
             await clock.run(window.longest_s + _ROOM_S)
 
 
-def _planned(server: Server) -> PlannedFleet:
+def _planned(server: Server, speed: float) -> PlannedFleet:
     wanted = WantedServer(
         devices=tuple(range(server.num_gpus)),
         model=server.model.name,
@@ -61,7 +65,7 @@ def _planned(server: Server) -> PlannedFleet:
         max_sequences=MAX_RUNNING,
         max_batch_tokens=MAX_BATCH_TOKENS,
     )
-    return check_fleet(WantedFleet((server.gpu,) * server.num_gpus, (wanted,)))
+    return check_fleet(WantedFleet((server.gpu,) * server.num_gpus, (wanted,), speed=speed))
 
 
 def _deployment(server: Server, url: str) -> Deployment:

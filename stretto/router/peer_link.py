@@ -1,7 +1,7 @@
 """The driver of the exchange between routers before the same workers: PUB and SUB sockets of ZeroMQ.
 
-What a router has to tell is gathered for `GATHER_S`, and sent at once. A peer that cannot be reached is tried
-again for ever; one that takes nothing is not waited for. Needs the packages of the extra `kv-events`.
+What a router has to tell is gathered for `Peers.gather_s`, and sent at once. A peer that cannot be reached is
+tried again for ever; one that takes nothing is not waited for. Needs the packages of the extra `kv-events`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import uuid4
 import zmq
 
 from stretto.model.errors import BadReply, ConfigError
-from stretto.router.announcing.announcer import BEAT_S, GATHER_S
+from stretto.router.announcing.announcer import BEAT_S
 from stretto.router.announcing.wire import MOST_BYTES, TOPIC, TOPIC_PREFIX, PeerMessage, write_message
 from stretto.router.config import RouterConfig
 from stretto.router.front import Front
@@ -95,7 +95,7 @@ class PeerLink:
 
     def _soon(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(GATHER_S, self._tell)
+            self._timer = self._loop.call_later(self._peers.gather_s, self._tell)
 
     def _tell(self) -> None:
         self._timer = None

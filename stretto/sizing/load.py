@@ -138,6 +138,7 @@ class JobLoad(Observer):
         self._load = load
         self._window = window
         self._measures_jobs = any(one.time == "job" for one in objectives)
+        self._measures_ends = any(one.time != "first_token" for one in objectives)
         self._seed = seed
         self._weights = list(accumulate(job.duration_s for job in traffic.jobs))
         self._graph = request_graph(traffic.most_output)
@@ -195,6 +196,10 @@ class JobLoad(Observer):
                 self._tasks[task.id] = task.query
             case Emit(query) if (sent := self._sent.get(query)) is not None and sent.first_s is None:
                 sent.first_s = now_s
+                if sent.is_measured and not self._measures_ends:
+                    self._num_measured -= 1
+                    if self._is_over():
+                        self._clock.at(now_s, self._end_if_over)
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Count the tokens of a request that has ended."""
@@ -283,7 +288,7 @@ class JobLoad(Observer):
     # --- what is measured
 
     def _measure(self, sent: _Sent, num_output: int, now_s: float) -> None:
-        self._num_measured -= 1
+        self._num_measured -= self._measures_ends or sent.first_s is None
         self.samples.num_requests += 1
         if sent.first_s is None:
             return
@@ -310,12 +315,18 @@ class JobLoad(Observer):
         """Return whether a request from before the measured time still waits."""
         return sent.first_s is None and sent.at_s < self._window.warm_s
 
+    def _is_over(self) -> bool:
+        """Return whether all that is measured is known: where only first tokens count, answers may go on."""
+        return not self._num_measured and self._clock.now_s >= self._window.end_s
+
     def _end_if_over(self) -> Sequence[Event]:
-        """End the run when all that was measured has ended. Requests from before that never began to be
+        """End the run when all that is measured is known. Requests from before that never began to be
         answered count too, with their jobs, unless no job began.
         """
-        if not self._num_measured and (now_s := self._clock.now_s) >= self._window.end_s:
-            seconds = self.samples.seconds
+        if self._is_over():
+            now_s, seconds = self._clock.now_s, self.samples.seconds
+            begun = [one for one in self._sent.values() if one.is_measured and one.first_s is not None]
+            seconds["first_token"] += [(one.first_s or now_s) - one.at_s for one in begun]
             stuck = [one for one in self._sent.values() if self._is_stuck(one)]
             seconds["first_token"] += [now_s - one.at_s for one in stuck]
             if seconds["job"]:

@@ -54,9 +54,12 @@ class Server:
             kv_tokens=self.kv_tokens,
         )
 
-    def simulated(self, output: OutputSource, block_tokens: int) -> SimulatedModel:
+    def simulated(self, output: OutputSource, block_tokens: int, *, reports_kv: bool) -> SimulatedModel:
         """Return the simulated server, whose KV blocks have so many tokens. It takes requests in order, as
         unmodified servers do.
+
+        Args:
+            reports_kv: whether it tells what its cache holds, which changes nothing where it is the only one.
         """
         scheduler = SchedulerConfig(
             self.kv_tokens // block_tokens,
@@ -65,7 +68,7 @@ class Server:
             max_batch_tokens=MAX_BATCH_TOKENS,
             num_groups=1,
             level_s=_LEVEL_S,
-            with_events=True,
+            with_events=reports_kv,
         )
         return SimulatedModel(scheduler, self.cost, output, takes_hints=False, keeps_released=True)
 

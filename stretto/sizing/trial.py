@@ -97,7 +97,11 @@ def run(
     jobs = JobLoad(traffic, load, objectives, window, seed, cuts=cuts)
     output = filler_output(lengths_by_query(jobs.lengths))
     servers = [(server.replica(), server, number) for server, number in fleet.servers if number]
-    models = {replica: server.simulated(output, traffic.block_tokens) for replica, server, _ in servers}
+    reports_kv = fleet.num_servers > 1
+    models = {
+        replica: server.simulated(output, traffic.block_tokens, reports_kv=reports_kv)
+        for replica, server, _ in servers
+    }
     engine = Engine(
         ENGINE,
         "llm",

@@ -20,7 +20,7 @@ from benchmarks.programs.tables import DEADLINES, MEANS, SECONDS, TENANTS
 from benchmarks.programs.work import BATCH, WARM_SHARE
 from benchmarks.registry import BenchmarkOptions
 
-TINY = 0.05
+TINY = 0.03
 
 
 def arena(folder: Path) -> ProgramArena:

@@ -61,7 +61,9 @@ def test_a_router_loses_nothing_where_all_fit() -> None:
 
 
 def test_where_all_fit_nothing_changes() -> None:
-    assert run(Servers(), num_clients=8).row() == run(Servers(holds=True), num_clients=8).row()
+    assert run(Servers(), num_clients=8, end_s=20.0).row() == (
+        run(Servers(holds=True), num_clients=8, end_s=20.0).row()
+    )
 
 
 def test_sessions_of_an_open_loop_all_end_and_a_cap_keeps_some_outside() -> None:

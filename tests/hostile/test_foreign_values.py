@@ -282,12 +282,15 @@ def through_a_process(type_: str = "any") -> Template:
     return Template("through", call, {"out": call["result"]})
 
 
-def test_hostile_values_of_a_process_end_their_own_queries_alone() -> None:
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 3])
+def test_hostile_values_of_a_process_end_their_own_queries_alone(every: int) -> None:
+    """Many of them end the process."""
+
     async def main() -> None:
         calls = deploy("calls", Calls, CallsConfig({"odd": in_a_process}), runs_in="process")
         app = through_a_process("text")
-        async with asyncio.timeout(200), Runtime([calls]) as runtime:
-            for name in OF_A_PROCESS:
+        async with asyncio.timeout(600), Runtime([calls]) as runtime:
+            for name in list(OF_A_PROCESS)[::every]:
                 both = (runtime.run(app, {"text": text}) for text in (name, "plain"))
                 hostile, plain = await asyncio.gather(*both, return_exceptions=True)
                 assert isinstance(hostile, StrettoError | Mapping), name
@@ -301,7 +304,7 @@ def test_hostile_inputs_end_their_own_queries_alone(runs_in: str) -> None:
     async def main() -> None:
         calls = deploy("calls", Calls, CallsConfig({"odd": in_a_process_too}), runs_in=runs_in)
         app = through_a_process()
-        async with asyncio.timeout(200), Runtime([calls]) as runtime:
+        async with asyncio.timeout(600), Runtime([calls]) as runtime:
             for name, make in VALUES.items():
                 both = (runtime.run(app, {"text": value}) for value in (make(), "plain"))
                 hostile, plain = await asyncio.gather(*both, return_exceptions=True)

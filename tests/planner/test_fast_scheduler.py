@@ -26,7 +26,7 @@ from stretto.planner.simulate import most_blocks, simulate_steps
 from stretto.planner.step_log import StepColumns
 from stretto.sim.step_times import batch_shape
 
-NUM_LOADS = int(os.environ.get("STRETTO_EXAMPLES", "150"))
+NUM_LOADS = int(os.environ.get("STRETTO_EXAMPLES", "75"))
 Load = tuple[SchedulerConfig, Any, Any]
 
 

@@ -290,7 +290,7 @@ def test_nothing_is_learned_from_programs_that_are_forgotten_while_they_wait() -
 def test_a_tenant_that_is_forgotten_does_not_begin_at_zero() -> None:
     ledger = account()
     for tenant in ("old", *(f"tenant {number}" for number in range(5000))):
-        ledger.tenants.lift(tenant, 1000.0)
+        ledger.tenants.charge(tenant, 1000.0)
         ledger.arrived(turn(0, tenant, tenant=tenant), 10, 0.0)
         ledger.sent(turn(0, tenant, tenant=tenant), 0.0)
     ledger.check_invariants()

@@ -124,12 +124,11 @@ def test_a_submit_takes_turns(service: tuple[Service, httpx.Client], kind: str) 
     check(service, "/v1/submit", json.dumps(SUBMITS[kind]()).encode())
 
 
-@pytest.mark.parametrize("key", [{}, {"idempotency-key": "k"}])
-@pytest.mark.parametrize("kind", SETS)
-def test_a_value_takes_turns(service: tuple[Service, httpx.Client], kind: str, key: dict[str, str]) -> None:
+@pytest.mark.parametrize(("kind", "has_key"), [*((kind, False) for kind in SETS), ("text", True)])
+def test_a_value_takes_turns(service: tuple[Service, httpx.Client], kind: str, has_key: bool) -> None:
     session = service[1].post("/v1/sessions", json={}).json()["session_id"]
     body = b'{"session_id":"%s","semantic_var_id":"v","value":%s}' % (session.encode(), SETS[kind])
-    check(service, "/v1/set", body, {**key, **({"idempotency-key": kind} if key else {})})
+    check(service, "/v1/set", body, {"idempotency-key": kind} if has_key else {})
     assert service[1].delete(f"/v1/sessions/{session}").status_code == 200
 
 

@@ -41,9 +41,11 @@ WEATHER = {
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     cache = str(tmp_path_factory.mktemp("cache"))
+    document = tmp_path_factory.mktemp("documents") / BOOK.name
+    document.write_text(BOOK.read_text("utf-8")[:3000], "utf-8")
     command = [sys.executable, "-m", "stretto.cli.main", "serve", "--port", "0", "--app", "advanced"]
     server = subprocess.Popen(
-        [*command, "--llm", str(MINI), "--docs", str(BOOK)],
+        [*command, "--llm", str(MINI), "--docs", str(document)],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": cache},

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.command_line import CommandLine
 
 from stretto import programs as P
 from stretto.cli.served_engines import with_usual_engines, with_vector_engines
@@ -88,18 +89,21 @@ def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def explained() -> str:
+def explained(stretto: CommandLine) -> str:
     """Return what `stretto explain` says of whose turn it is; empty if it says nothing."""
-    command = [sys.executable, "-m", "stretto.cli.main", "explain", "--app", "naive", "--whole"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    _, _, text = ended.stdout.partition("whose turn, as learned by `stretto serve`\n")
+    ended = stretto("explain", "--app", "naive", "--whole")
+    assert ended.code == 0, ended.err
+    _, _, text = ended.out.partition("whose turn, as learned by `stretto serve`\n")
     return text.partition("depths\n")[0]
 
 
-def test_what_is_learned_of_programs_is_kept_and_shown(tmp_path: Path) -> None:
+def test_what_is_learned_of_programs_is_kept_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stretto = CommandLine(monkeypatch, capsys)
     command = [sys.executable, "-m", "stretto.cli.main", "serve", "--llm", "stand-in", "--port", "0"]
     body = {"model": "llm", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
-    assert explained() == ""
+    assert explained(stretto) == ""
     for seen in (3, 6):
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             try:
@@ -111,17 +115,16 @@ def test_what_is_learned_of_programs_is_kept_and_shown(tmp_path: Path) -> None:
                 assert process.wait(60) == 128 + signal.SIGTERM
             finally:
                 process.kill()
-        engine, heads, *rows = [re.split("  +", line.strip()) for line in explained().splitlines() if line]
+        engine, heads, *rows = [
+            re.split("  +", line.strip()) for line in explained(stretto).splitlines() if line
+        ]
         assert engine[0].startswith("llm:")
         assert heads[1:5] == ["kind of program", "work so far", "seen", "more: median"]
         assert {row[1] for row in rows} == {"call"}
         assert sum(int(row[3]) for row in rows) == seen
         assert {(row[4], row[5]) for row in rows} == {("0 s", "0 s")}, "nothing came after the one call"
     (tmp_path / "cache" / "stretto" / "learned.json").write_text("{")
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert "is not a file of what was learned" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert "is not a file of what was learned" in stretto.refuses(*command[3:])
 
 
 def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ PREEMPTED = [
     st.sampled_from((0.05, 1.0)),
 )
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,

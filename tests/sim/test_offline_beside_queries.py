@@ -100,7 +100,14 @@ def online_s(took: dict[str, float]) -> list[float]:
     return sorted(seconds for query, seconds in took.items() if query.startswith("on"))
 
 
-@pytest.mark.parametrize("placement", ["least_seconds", "stretto", "least_loaded", "parrot"])
+@pytest.mark.parametrize(
+    "placement",
+    [
+        "least_seconds",
+        "stretto",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("least_loaded", "parrot")),
+    ],
+)
 def test_queries_hardly_notice_offline_ones_that_fill_the_instances(placement: str) -> None:
     """A step has room for one offline decode, which takes 1 ms of 21, and four tokens of a prefill."""
     alone, together = (online_s(run(30, num, placement=placement)[1]) for num in (0, 120))
@@ -132,7 +139,7 @@ def test_offline_work_uses_what_others_leave() -> None:
 
 @pytest.mark.parametrize("placement", ["least_seconds", "least_loaded"])
 @pytest.mark.parametrize("executable", [FakeLLM, ServerLike])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_nothing_offline_is_sent_while_others_wait(
     placement: str, executable: type[FakeLLM], seed: int
 ) -> None:

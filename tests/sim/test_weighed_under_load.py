@@ -12,8 +12,15 @@ CHOICES = {"none": (), "all": tuple(PASSES), "weighed": WEIGHED}
 LOADS = (Load(1), Load(4), Load(6, 0.4))
 
 
-@pytest.mark.parametrize("shares_cores", [False, True], ids=["own cores", "shared cores"])
-@pytest.mark.parametrize("speeds", [LAPTOP, SERVERS], ids=["laptop", "servers"])
+@pytest.mark.parametrize(
+    ("speeds", "shares_cores"),
+    [
+        pytest.param(LAPTOP, True, id="laptop, shared cores"),
+        pytest.param(SERVERS, False, id="servers, own cores"),
+        pytest.param(LAPTOP, False, id="laptop, own cores", marks=pytest.mark.long),
+        pytest.param(SERVERS, True, id="servers, shared cores", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("app", APPS)
 def test_weighed_passes_are_never_slower_than_none_or_all(
     app: str, speeds: Speeds, shares_cores: bool

@@ -14,7 +14,7 @@ from stretto.costs.step import LLMStepCost
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
 from stretto.sim.step_times import ProfileCost
-from stretto.sim.synthetic_output import made_up_token_ids
+from stretto.sim.synthetic_output import OutputSource, made_up_token_ids
 from stretto.sizing.answer import Answer, answers
 from stretto.sizing.asked import parse_servers
 from stretto.sizing.capacity import crossing
@@ -22,6 +22,7 @@ from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.page import answer_page
 from stretto.sizing.report import as_data, check_possible, sentence, tried
+from stretto.sizing.servers import Server
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
 from stretto.sizing.traffic import Traffic, traffic_of
@@ -256,3 +257,26 @@ def test_azure_requests_are_jobs_of_one_request(tmp_path: Path) -> None:
 def test_requests_of_a_trace_go_to_other_processes() -> None:
     request = AgentRequest(id="a", line=1, prompt=SizedPrompt(5))
     assert pickle.loads(pickle.dumps(request)) == request
+
+
+@pytest.mark.long
+def test_what_saves_time_changes_no_result(traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One server need not tell what its cache holds, and a run need not wait for answers that go on."""
+
+    def first_token_s(slo: str) -> float | None:
+        load = Load("sessions", 30)
+        return run(Fleet(((SERVER, 1),)), traffic, load, parse_objectives(slo), 3, 100, cuts=False).values_s[
+            0
+        ]
+
+    quick = first_token_s("p95 first_token 2s")
+    assert quick
+    assert quick == first_token_s("p95 first_token 2s, mean per_token 9s")
+    simulated = Server.simulated
+
+    def telling(server: Server, output: OutputSource, block_tokens: int, *, reports_kv: bool) -> object:
+        assert not reports_kv
+        return simulated(server, output, block_tokens, reports_kv=True)
+
+    monkeypatch.setattr(Server, "simulated", telling)
+    assert quick == first_token_s("p95 first_token 2s")

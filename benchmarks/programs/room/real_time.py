@@ -28,10 +28,14 @@ class RealClock(Generic[Loads]):
     """The driver of agents in real time: what the virtual driver is in virtual time.
 
     A subclass sends the requests. `run` ends with the first error of one.
+
+    Args:
+        speed: seconds of the agents in a real one.
     """
 
-    def __init__(self, agents: Loads) -> None:
+    def __init__(self, agents: Loads, speed: float = 1.0) -> None:
         self.agents = agents
+        self._speed = speed
         self._start_s = 0.0
         self._running: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -45,7 +49,7 @@ class RealClock(Generic[Loads]):
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._start_s = time.monotonic()
         self.agents.attach(self)
-        await asyncio.wait([self._failed], timeout=end_s)
+        await asyncio.wait([self._failed], timeout=end_s / self._speed)
         for timer in self._timers:
             timer.cancel()
         for task in self._running:
@@ -60,7 +64,7 @@ class RealClock(Generic[Loads]):
     @property
     def now_s(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._start_s
+        return (time.monotonic() - self._start_s) * self._speed
 
     def at(self, at_s: float, what: Callable[[], Sequence[Event]]) -> None:
         """Do something at a time, and send the requests that come of it."""
@@ -78,7 +82,7 @@ class RealClock(Generic[Loads]):
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
 
-        timer = asyncio.get_running_loop().call_later(max(0.0, at_s - self.now_s), happen)
+        timer = asyncio.get_running_loop().call_later(max(0.0, at_s - self.now_s) / self._speed, happen)
         self._timers.add(timer)
 
     def send(self, event: EndProgram, now_s: float) -> None:
@@ -124,8 +128,8 @@ class RuntimeClock(RealClock[Loads], Observer):
 
     runtime: Runtime
 
-    def __init__(self, agents: Loads, to_text: Callable[[str], str] = str) -> None:
-        super().__init__(agents)
+    def __init__(self, agents: Loads, to_text: Callable[[str], str] = str, speed: float = 1.0) -> None:
+        super().__init__(agents, speed)
         self._to_text = to_text
         self._names: dict[str, str] = {}
 

@@ -23,7 +23,6 @@ from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.tasks import Done, Usage
 from stretto.model.values import Segment
-from stretto.router.announcing.announcer import GATHER_S
 from stretto.router.announcing.wire import write_message
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import (
@@ -231,7 +230,7 @@ class _Door(Observer):
         """Have the other routers hear what one has to tell, after it has gathered it."""
         if at not in self._telling:
             self._telling.add(at)
-            self.driver.at(self.driver.now_s + GATHER_S, lambda: self._tell(at))
+            self.driver.at(self.driver.now_s + self._peers[at].gather_s, lambda: self._tell(at))
 
     def _tell(self, at: int) -> list[Event]:
         self._telling.discard(at)

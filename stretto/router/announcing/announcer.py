@@ -33,7 +33,13 @@ from stretto.router.announcing.wire import (
 )
 
 GATHER_S = 0.03
-"""Seconds for which what is to be told is gathered: longer ones cost less, and are known later."""
+"""Seconds for which what is to be told is gathered while nothing waits: longer ones cost less, and are known
+later.
+"""
+PRESSED_S = 0.001
+"""Seconds for which it is gathered while something waits at a router: less than a client needs to come back
+with its next request, at another router.
+"""
 BEAT_S = 0.5
 """Seconds between two signs of life of a router that has nothing to say."""
 _SNAPSHOT_EVERY_S = 0.1
@@ -53,6 +59,7 @@ class Announcer:
 
     Attributes:
         on_news: called when there is something to tell that should not wait for the next sign of life.
+        is_pressed: returns whether something waits here, for its turn or for room.
         wants: routers of which a snapshot is wanted, with whether their history is too.
         waiting: how many requests of each owner wait for each worker.
     """
@@ -60,6 +67,7 @@ class Announcer:
     def __init__(self, origin: str) -> None:
         self.origin = origin
         self.on_news: Callable[[], None] = lambda: None
+        self.is_pressed: Callable[[], bool] = lambda: False
         self.wants: dict[str, bool] = {}
         self._served: OrderedDict[str, float] = OrderedDict()
         self._charged: set[str] = set()
@@ -167,7 +175,15 @@ class Announcer:
             self._beat_s = now_s
             waits = self._waits_now() if self._has_new_waits or is_due else None
             self._has_new_waits = False
-            yield PeerBatch(self.origin, self._number, records, self._newly_served(), dict(self.wants), waits)
+            yield PeerBatch(
+                self.origin,
+                self._number,
+                records,
+                self._newly_served(),
+                dict(self.wants),
+                waits,
+                self.is_pressed(),
+            )
         if self._asked and now_s >= self._snapshot_s + _SNAPSHOT_EVERY_S:
             self._snapshot_s = now_s
             self._asked.clear()

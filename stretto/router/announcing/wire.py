@@ -106,6 +106,7 @@ class PeerBatch(Struct, array_like=True, tag="batch", frozen=True):
         served: seconds of work that owners have got of this router since it began, of those that got some.
         wants: routers of which a snapshot is wanted, with whether all that they remember is.
         waits: requests that wait for their turn, by worker and owner; None if nothing has changed.
+        is_pressed: whether something waits there, for its turn or for room.
     """
 
     origin: _Origin
@@ -114,6 +115,7 @@ class PeerBatch(Struct, array_like=True, tag="batch", frozen=True):
     served: _Served = {}
     wants: Annotated[dict[_Origin, bool], Meta(max_length=256)] = {}
     waits: _Waits | None = None
+    is_pressed: bool = False
 
 
 class PeerSnapshot(Struct, array_like=True, tag="snapshot", frozen=True):

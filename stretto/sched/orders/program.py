@@ -75,7 +75,7 @@ class Program:
         is_over: whether its end was said while some of its queries had not ended.
         queries: queries that have not ended, the last one to come last.
         num_queries: number of its queries so far, if it may be several; else 0.
-        had_s: seconds of work of its queries that have ended, if it may be several.
+        usual_s: mean seconds of work of such queries of its kind as it has ended, if it may be several.
         counts_as_ended: whether it is taken to have ended, though it may go on.
     """
 
@@ -85,7 +85,7 @@ class Program:
     is_over: bool = False
     heard_s: float = 0.0
     num_queries: int = 0
-    had_s: float = 0.0
+    usual_s: float = 0.0
     counts_as_ended: bool = False
     queries: dict[str, AskedQuery] = field(default_factory=dict)
 

@@ -204,7 +204,9 @@ class ProgramAccount:
 
         Where nothing is known of its kind, its query is taken to ask for as much again as it has asked for:
         the least attained service goes first. For a program that has gone on after a query it is at least the
-        work that it has had, as those that last longest are few, and little is known of them.
+        work that so many queries usually take, as those that last longest are few, and little is known of
+        them. What they really took says nothing of how many are to come: it may have been a prompt computed
+        anew.
         """
         program = self._programs.get(name)
         if program is None or not program.queries:
@@ -216,7 +218,7 @@ class ProgramAccount:
         index_s = self.learned.index_s(query.left, to_end_s, program.kind, program.num_queries)
         if program.num_queries < 2:
             return index_s
-        return max(index_s, program.had_s + waiting_s)
+        return max(index_s, program.usual_s + waiting_s)
 
     def start_by_s(self, request: StepRequest) -> float:
         """Return the time by which a request must start so that its query can keep its deadline, if it goes
@@ -321,8 +323,9 @@ class ProgramAccount:
     def _learn(self, program: Program, query: AskedQuery) -> None:
         """Learn from a query that has ended, and has not been cut short."""
         if program.is_open_ended:
-            program.had_s += query.asked_s
-            self.learned.queries_of(program.kind).note_query(query.number, query.asked_s)
+            queries = self.learned.queries_of(program.kind)
+            queries.note_query(query.number, query.asked_s)
+            program.usual_s += queries.mean_work_s(query.number)
         later_s = waited_s = 0.0
         for group in reversed(query.groups):
             way_s = None

@@ -1,9 +1,7 @@
 """Which tenants' turn it is at one queue, so that each gets its share of the engine.
 
-Tenants are compared by their virtual time, the service that they got over their weight. One that has had
-nothing waiting begins where the one furthest behind is: idle time gives no credit. But what it was behind
-when the last of its work was taken it still is: a tenant whose few requests all run, again and again, is owed
-its share all the same. A tenant that is ahead of the one furthest behind by more than `LEAD_S` goes only when
+Tenants are compared by their virtual time, the service that they got over their weight
+(`tenants_served.py`). A tenant that is ahead of the one furthest behind by more than `LEAD_S` goes only when
 nothing of the others could.
 """
 
@@ -16,9 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.order import MAX_ASKED
 from stretto.sched.orders.program_account import ProgramAccount
-
-LEAD_S = 4.0
-"""Seconds of service, over its weight, by which a tenant may be ahead of the one that is furthest behind."""
+from stretto.sched.orders.tenants_served import LEAD_S
 
 
 class SharingTenant(Protocol):
@@ -62,8 +58,7 @@ class TenantShares(Generic[T]):
     def drop(self, tenant: T) -> None:
         """Forget a tenant that has no work here any more."""
         self._touched.pop(tenant.name, None)
-        if self._take_out(tenant.name):
-            self._note_owed(tenant.name)
+        self._take_out(tenant.name)
 
     def in_turn(self, now_s: float) -> Iterator[T]:
         """Yield the tenants with waiting work, best first: those whose turn it is by their keys, then the
@@ -89,13 +84,9 @@ class TenantShares(Generic[T]):
             was_waiting = self._take_out(name)
             key = tenant.best()
             if key is None:
-                if was_waiting:
-                    self._note_owed(name)
                 continue
             if not was_waiting:
-                self._account.tenants.lift(
-                    name, self._waiting.first_key[0] if self._waiting else self._account.virtual_s
-                )
+                self._account.tenants.come(name)
             served_s = self._served_s[name] = self._account.tenants.served_s(name)
             self._waiting.add((served_s, name), tenant)
             self._keys[name] = key
@@ -113,12 +104,6 @@ class TenantShares(Generic[T]):
             assert key is not None
             self._keys[tenant.name] = key
             self._ready.add((key, tenant.name), tenant)
-
-    def _note_owed(self, name: str) -> None:
-        """Note what a tenant is behind the others, of which nothing waits from now on."""
-        if self._waiting:
-            behind_s = self._waiting.first_key[0] - self._account.tenants.served_s(name)
-            self._account.tenants.note_owed(name, behind_s)
 
     def _is_current(self, tenant: T) -> bool:
         served_s = self._account.tenants.served_s(tenant.name)

@@ -1,4 +1,9 @@
-"""The service that the tenants of an engine got, in virtual time: seconds of work over a tenant's weight."""
+"""The service that the tenants of an engine got, in virtual time: seconds of work over a tenant's weight.
+
+A tenant that comes back after it had nothing waiting begins at most `LEAD_S` behind the one furthest ahead of
+those that were served. So idle time gives little credit, and what a tenant is behind is not lost where its
+few requests all run for a moment, or wait in another queue.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,8 @@ from stretto.model.errors import ConfigError
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
 """Weights by which all tenants have equal shares."""
 
+LEAD_S = 4.0
+"""Seconds of service, over its weight, by which a tenant may be ahead of the one that is furthest behind."""
 _MAX_TENANTS = 4096
 
 
@@ -29,7 +36,7 @@ class TenantsServed:
                 )
         self._weights = weights
         self._served: dict[str, float] = {}
-        self._owed_s: dict[str, float] = {}  # of those that have nothing waiting
+        self._front_s = 0.0  # the latest virtual time at which a tenant was served
         self._forgotten_s = 0.0  # virtual time at least of tenants that are not in `_served`
 
     def served_s(self, tenant: str) -> float:
@@ -40,25 +47,16 @@ class TenantsServed:
         """Return the share of a tenant relative to others."""
         return self._weights.get(tenant, 1.0)
 
-    def lift(self, tenant: str, floor_s: float) -> None:
-        """Let a tenant that had nothing waiting begin at `floor_s` at least, less what it was owed before:
-        idle time gives no credit.
-        """
-        floor_s -= self._owed_s.pop(tenant, 0.0)
-        if self.served_s(tenant) < floor_s:
-            self._served[tenant] = floor_s
-
-    def note_owed(self, tenant: str, behind_s: float) -> None:
-        """Note by how much a tenant is behind the others when the last of its waiting work is taken."""
-        if behind_s > 0:
-            self._owed_s[tenant] = behind_s
-            if len(self._owed_s) > _MAX_TENANTS:
-                del self._owed_s[next(iter(self._owed_s))]
+    def come(self, tenant: str) -> None:
+        """Note that a tenant that had nothing waiting in a queue has something there."""
+        if self.served_s(tenant) < self._front_s - LEAD_S:
+            self._served[tenant] = self._front_s - LEAD_S
 
     def charge(self, tenant: str, seconds: float) -> float:
         """Add service to that of a tenant; return its virtual time before that."""
         served = self._served
         before_s = served.get(tenant, self._forgotten_s)
+        self._front_s = max(self._front_s, before_s)
         served[tenant] = before_s + (seconds / self._weights.get(tenant, 1.0) if self._weights else seconds)
         if len(served) > _MAX_TENANTS:
             least = sorted(served, key=served.__getitem__)[: len(served) - _MAX_TENANTS // 2]
@@ -70,4 +68,3 @@ class TenantsServed:
     def check_invariants(self) -> None:
         """Check that the number of tenants keeps within its limit. For tests."""
         assert len(self._served) <= _MAX_TENANTS
-        assert len(self._owed_s) <= _MAX_TENANTS
