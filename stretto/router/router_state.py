@@ -85,16 +85,16 @@ class RouterState:
         offline: OfflineRules = USUAL_RULES,
     ) -> None:
         self._config = config
-        self._caches = HeldByWorkers()
+        self.caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
         self._open = requests = OpenRequests(config, placement, tenant_weights, learned, offline)
         dispatch = Dispatch(requests)
         self._turns = turns = Turns(requests, dispatch)
         self._repeats = repeats = Repeats(requests, dispatch)
-        self.membership = Membership(requests, turns, repeats, self._caches)
+        self.membership = Membership(requests, turns, repeats, self.caches)
         self.refusing = RefusingWorkers(requests, self.membership, repeats)
         self.timers = Timers(requests, turns, repeats)
-        self.view = RouterView(requests, self._caches)
+        self.view = RouterView(requests, self.caches)
         self.peers: Peers | None = None
         self._workers, self._eligible, self._homes = requests.workers, requests.eligible, requests.homes
         self._loads, self._room, self._clients = requests.loads, requests.room, requests.clients
@@ -106,7 +106,7 @@ class RouterState:
             num_tokens=len(request.ids) or request.num_tokens,
             expected_output=self._loads.expected_output(request.model, request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
-            hints=self._caches.held(request.ids, self._eligible.reporting(request)) if request.ids else {},
+            hints=self.caches.held(request.ids, self._eligible.reporting(request)) if request.ids else {},
             purpose=Purpose(request.objective, yields_until_s=now_s + self._open.yields_s),
         )
         if request.ids or request.text:  # long, and looked up above
@@ -292,12 +292,8 @@ class RouterState:
         """Handle what a worker reports of its prefix cache. When it was cleared, what the worker was believed
         to hold is forgotten too.
         """
-        if (found := self._open.workers.get(worker)) is not None and self._caches.apply(worker, events):
+        if (found := self._open.workers.get(worker)) is not None and self.caches.apply(worker, events):
             self._open.loads.forget(found)
-
-    def forget_reports(self, worker: WorkerId) -> None:
-        """Handle that a worker reports nothing of its prefix cache any more."""
-        self._caches.forget(worker)
 
     def follow_peers(self, origin: str) -> Peers:
         """Begin to tell other routers what happens here, under a name that no other process has; return what
@@ -316,6 +312,6 @@ class RouterState:
 
     def check_invariants(self) -> None:
         """Check that loads, queues and requests agree. Tests call it after every event."""
-        self._caches.check_invariants()
+        self.caches.check_invariants()
         self._deadlines.check_invariants()
         self._open.check_invariants()
