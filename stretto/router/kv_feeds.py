@@ -64,7 +64,7 @@ class KVFeeds:
                 async for events in batches:
                     self._front.router_state.reported(worker.id, events)
         except Exception as error:
-            self._front.router_state.caches.forget(worker.id)
+            self._front.router_state.forget_reports(worker.id)
             reason, bug = (error.message, None) if isinstance(error, StrettoError) else (repr(error), error)
             _log.warning(
                 "KV events of worker %s are followed no more: %s", worker.config.url, reason, exc_info=bug

@@ -48,10 +48,12 @@ from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.peers.peers import Peers
 from stretto.router.peers.requests import PeerRequests
+from stretto.router.prefills import Prefills
 from stretto.router.refusing_workers import RefusingWorkers
 from stretto.router.repeats import Repeats
 from stretto.router.routed_client import Client
 from stretto.router.router_view import RouterView
+from stretto.router.split_requests import without_transfer
 from stretto.router.timers import Timers
 from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
@@ -70,6 +72,7 @@ class RouterState:
 
     Attributes:
         membership: events of the workers.
+        prefills: prompts that workers have computed for others.
         refusing: tells which answers are about a worker, not about a request.
         timers: what is to happen at a time, if nothing else does.
         view: what others see of the state.
@@ -85,16 +88,17 @@ class RouterState:
         offline: OfflineRules = USUAL_RULES,
     ) -> None:
         self._config = config
-        self.caches = HeldByWorkers()
+        self._caches = HeldByWorkers()
         self._deadlines = ProgramDeadlines()
         self._open = requests = OpenRequests(config, placement, tenant_weights, learned, offline)
         dispatch = Dispatch(requests)
         self._turns = turns = Turns(requests, dispatch)
         self._repeats = repeats = Repeats(requests, dispatch)
-        self.membership = Membership(requests, turns, repeats, self.caches)
+        self.membership = Membership(requests, turns, repeats, self._caches)
+        self.prefills = Prefills(requests, turns, self.membership)
         self.refusing = RefusingWorkers(requests, self.membership, repeats)
         self.timers = Timers(requests, turns, repeats)
-        self.view = RouterView(requests, self.caches)
+        self.view = RouterView(requests, self._caches)
         self.peers: Peers | None = None
         self._workers, self._eligible, self._homes = requests.workers, requests.eligible, requests.homes
         self._loads, self._room, self._clients = requests.loads, requests.room, requests.clients
@@ -106,7 +110,7 @@ class RouterState:
             num_tokens=len(request.ids) or request.num_tokens,
             expected_output=self._loads.expected_output(request.model, request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
-            hints=self.caches.held(request.ids, self._eligible.reporting(request)) if request.ids else {},
+            hints=self._caches.held(request.ids, self._eligible.reporting(request)) if request.ids else {},
             purpose=Purpose(request.objective, yields_until_s=now_s + self._open.yields_s),
         )
         if request.ids or request.text:  # long, and looked up above
@@ -120,6 +124,8 @@ class RouterState:
             return ticket, [self._open.refuse(ticket, 404, client.home.problem, None, now_s)]
         if request.program.name and not self._open.is_left_out(ticket, request):
             self._open.step_of(ticket)
+        if self.peers is not None:
+            self.peers.requests.came_back(request, now_s)
         entered = self._room.arrive(ticket, request, placed.expected_output, now_s)
         actions: list[RouterAction] = []
         if entered is not None:
@@ -159,7 +165,7 @@ class RouterState:
         if (client := self._clients.get(ticket)) is None or client.running is None:
             return []
         client.has_begun = True
-        if status < 400:
+        if status < 400 and client.prefilled is None:
             self._open.hedges.learn(client.request, now_s - client.sent_s)
         judged = self.refusing.judge(client, now_s, is_well=status < 300) if client.refused_by else []
         self._loads.first_byte(client.running, now_s)
@@ -189,14 +195,14 @@ class RouterState:
         client_key = client.request.client_key
         if client.home.is_sought and status < 400:
             self.stored(ticket, client.request.stored_id, is_made=False)
-        if status < 400 and not client.has_begun:
+        if status < 400 and not client.has_begun and client.prefilled is None:
             self._open.hedges.learn(client.request, now_s - client.sent_s)
         judged = self.refusing.judge(client, now_s, is_well=status < 300) if client.refused_by else []
         worker, usage = self._open.release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
         if status < 400:
-            self._open.forget(ticket, now_s, usage)
+            self._open.forget(ticket, now_s, without_transfer(client, usage))
         else:
             self._open.forget(ticket, now_s, was_refused=True)
         actions = self._turns.limit_key(client_key, worker, now_s) if status == 429 else []
@@ -292,8 +298,12 @@ class RouterState:
         """Handle what a worker reports of its prefix cache. When it was cleared, what the worker was believed
         to hold is forgotten too.
         """
-        if (found := self._open.workers.get(worker)) is not None and self.caches.apply(worker, events):
+        if (found := self._open.workers.get(worker)) is not None and self._caches.apply(worker, events):
             self._open.loads.forget(found)
+
+    def forget_reports(self, worker: WorkerId) -> None:
+        """Handle that a worker reports nothing of its prefix cache any more."""
+        self._caches.forget(worker)
 
     def follow_peers(self, origin: str) -> Peers:
         """Begin to tell other routers what happens here, under a name that no other process has; return what
@@ -312,6 +322,6 @@ class RouterState:
 
     def check_invariants(self) -> None:
         """Check that loads, queues and requests agree. Tests call it after every event."""
-        self.caches.check_invariants()
+        self._caches.check_invariants()
         self._deadlines.check_invariants()
         self._open.check_invariants()

@@ -85,7 +85,7 @@ def test_a_prompt_goes_where_it_was_reported_and_the_prediction_is_what_was_repo
     action = sent(router_state, request)
     assert (action.worker, action.choice.held_tokens) == (1, 96)
     router_state.answered(action.ticket, 200, WorkerUsage(100, 5, 96), 2.0)
-    router_state.caches.forget(1)
+    router_state.forget_reports(1)
     assert sent(router_state, request, 3.0).choice.held_tokens == 0
 
 
