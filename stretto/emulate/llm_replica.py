@@ -72,6 +72,16 @@ class EmulatedLLM:
         if self._arrival_s:
             await self._clock.wait(self._arrival_s)
 
+    async def receive_kv(self, prompt: list[int], salt: str, token_s: float) -> None:
+        """Wait for the KV of a prompt that another server has computed, and put it into the cache.
+
+        Args:
+            token_s: emulated seconds for each token that is not there already.
+        """
+        await self._clock.wait(token_s * self._instance.num_missing(prompt, salt))
+        self._clock.arrive()
+        self._instance.receive(prompt, salt, _SHARED)
+
     def submit(
         self,
         prompt: list[int],
