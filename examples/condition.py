@@ -12,7 +12,7 @@ from stretto.engines import llm_engine
 
 question, first, second = (Input(name, "text") for name in ("question", "first", "second"))
 
-draft = LLMCall(name="draft", prompt="answer", question=question, context=first)
+draft = LLMCall(name="draft", prompt="answer_shortly", max_tokens=24, question=question, context=first)
 verdict = LLMCall(name="verdict", prompt="judge", question=question, text=draft["text"], max_tokens=4)
 good = Condition(name="good", value=verdict["text"], equals="yes")
 better = LLMCall(

@@ -2,7 +2,7 @@
 
 python examples/llm_call.py "Where did the captain live?" "The captain lived at the inn." "It was a cold day."
 
-The prompt is an example; write your own in its place.
+The prompt is a ready-made one, for small LLMs. Any text with {question} and {context} in it may stand there.
 """
 
 import asyncio
@@ -14,12 +14,7 @@ from stretto.engines import llm_engine
 
 question, texts = Input("question", "text"), Input("texts", "list[text]")
 
-PROMPT = """Answer the question from the context. If the context does not answer it, say so.
-Question: {question}
-Context: {context}
-Answer:"""
-
-answering = LLMCall(prompt=PROMPT, question=question, context=texts, each="context", max_tokens=64)
+answering = LLMCall(prompt="answer_shortly", question=question, context=texts, each="context", max_tokens=24)
 app = Template("ask_each", answering, outputs={"answers": answering["text"]})
 
 

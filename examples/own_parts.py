@@ -4,23 +4,36 @@ The app runs twice: for real, and in the simulator, where the engine's profile s
 
 python examples/own_parts.py
 stretto explain --app examples/own_parts.py:app
+
+`profile_engine(dictionary, print, vocabulary.ops)` of `stretto.engines.profiling` measures the engine with
+the batches of `OpSpec.workloads`. What else a row and an engine may have is said at `OpSpec` and at
+`BatchEngine` (`stretto/engines/contract.py`).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stretto import DEFAULT, Component, Input, Runtime, Task, Template, deploy
 from stretto.apps.components.builder import Builder
 from stretto.apps.plan_cache import PlanCache
+from stretto.engines.batch.applications import OpApplication, answer_batch
+from stretto.engines.contract import BatchEngine
 from stretto.graph.graph import Graph, Ref
-from stretto.graph.ops import Ops, OpSpec, Port
+from stretto.graph.ops import MeasuredBatch, Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles
 from stretto.model.profile import Profile
 from stretto.sched.messages import Reply
 from stretto.sim.driver import VirtualDriver
 
-TRANSLATE = OpSpec("translate", (Port("texts", "text"),), "text")
+
+def batches() -> Iterator[MeasuredBatch]:
+    """Batches of growing size, by which the engine is measured."""
+    for num_texts in (1, 2, 4, 8):
+        yield MeasuredBatch(num_texts, {"texts": ["hello world"] * num_texts}, each=("texts",))
+
+
+TRANSLATE = OpSpec("translate", (Port("texts", "text"),), "text", workloads=batches)
 
 
 @dataclass(frozen=True)
@@ -30,26 +43,21 @@ class DictionaryConfig:
     words: Mapping[str, str]
 
 
-class Dictionary:
+class Dictionary(BatchEngine):
     """A batch engine: one call for all texts of all queries that wait together."""
+
+    op_names = (TRANSLATE.name,)
 
     def __init__(self, config: DictionaryConfig) -> None:
         self._words = config.words
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        return [
-            [self._translate(text) for text in task.inputs["texts"]]  # type: ignore[attr-defined]
-            if task.num_items is not None
-            else self._translate(str(task.inputs["texts"]))
-            for task in tasks
-        ]
+        return answer_batch(tasks, {TRANSLATE.name: self._translate})
 
-    def release(self, query: str) -> None: ...
-
-    def close(self) -> None: ...
-
-    def _translate(self, text: str) -> str:
-        return " ".join(self._words.get(word, word) for word in text.split())
+    def _translate(self, applications: Sequence[OpApplication]) -> list[object]:
+        """Translate texts: one answer for each, in order."""
+        texts = [one.require("texts", str) for one in applications]
+        return [" ".join(self._words.get(word, word) for word in text.split()) for text in texts]
 
 
 class Translation(Component):

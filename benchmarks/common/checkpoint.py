@@ -78,11 +78,11 @@ def build_checkpoint(
         initializer_range=0.1,
     )
     show_progress = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
     if show_progress:
-        logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.enable_progress_bar()
     return folder

@@ -19,13 +19,15 @@ EOS = "<|end|>"
 """Text of its token that ends an answer."""
 
 
-def _weights(config: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the named weights, always the same ones."""
-    rng = np.random.default_rng(0)
+def llama_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the named weights of a Llama; a head of its own is not among them."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     heads = config["num_attention_heads"] * config["head_dim"]
-    shapes = {
-        **{f"self_attn.{name}_proj": (heads, hidden) for name in "qkv"},
+    kv_heads = config["num_key_value_heads"] * config["head_dim"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj": (heads, hidden),
+        "self_attn.k_proj": (kv_heads, hidden),
+        "self_attn.v_proj": (kv_heads, hidden),
         "self_attn.o_proj": (hidden, heads),
         "mlp.gate_proj": (inner, hidden),
         "mlp.up_proj": (inner, hidden),
@@ -34,14 +36,20 @@ def _weights(config: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
         "post_attention_layernorm": (hidden,),
     }
     named = {
-        f"model.layers.{layer}.{name}": shape
+        f"model.layers.{layer}.{name}.weight": shape
         for layer in range(config["num_hidden_layers"])
         for name, shape in shapes.items()
     }
-    named |= {"model.embed_tokens": (config["vocab_size"], hidden), "model.norm": (hidden,)}
-    for name, shape in named.items():
+    embedding = (config["vocab_size"], hidden)
+    return {**named, "model.embed_tokens.weight": embedding, "model.norm.weight": (hidden,)}
+
+
+def _weights(config: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the named weights, always the same ones."""
+    rng = np.random.default_rng(0)
+    for name, shape in llama_shapes(config).items():
         values = np.ones(shape) if len(shape) == 1 else rng.normal(0.0, 0.1, shape)
-        yield f"{name}.weight", values.astype(np.float16)
+        yield name, values.astype(np.float16)
 
 
 def _with_weights(folder: Path) -> Path:

@@ -24,7 +24,12 @@ class RouteOptions:
 
     workers: Annotated[
         tuple[str, ...],
-        typer.Option("--worker", help="Address of a server; give one for each.", metavar="URL"),
+        typer.Option(
+            "--worker",
+            help="Address of a server, and its role if it computes prompts for others (prefill) or writes "
+            "the answers to these (decode); give one for each.",
+            metavar="URL[,role=ROLE]",
+        ),
     ] = ()
     config: Annotated[
         Path | None,
@@ -91,12 +96,12 @@ def route(given: RouteOptions) -> None:
 
     with imports_of("route", "the router"):
         from stretto.router.aliases import read_alias
-        from stretto.router.config import RouterConfig, WorkerConfig
-        from stretto.router.config_file import read_router_config
+        from stretto.router.config import RouterConfig
+        from stretto.router.config_file import read_router_config, read_workers
         from stretto.router.serve import run_router
 
     settings = RouterConfig() if given.config is None else read_router_config(given.config)
-    settings = replace(settings, worker=(*settings.worker, *(WorkerConfig(url=url) for url in given.workers)))
+    settings = replace(settings, worker=(*settings.worker, *read_workers(given.workers)))
     settings = replace(settings, alias=(*settings.alias, *map(read_alias, given.aliases)))
     values: dict[str, Any] = {name: getattr(given, name) for name in _OF_THE_FILE}
     values["peer"] = (*settings.peer, *given.peers)

@@ -47,7 +47,7 @@ class ServeOptions:
             help="Address of a server that speaks OpenAI's API. All requests wait in one queue for the "
             "workers: those of apps and programs, as the engine 'llm', and what names a model of the "
             r"workers, which is passed on. Repeatable; others stand in the file as \[\[router.worker]].",
-            metavar="URL",
+            metavar="URL[,role=ROLE]",
         ),
     ] = ()
     api: options.Api = None

@@ -56,10 +56,11 @@ def pool_of(
         return None
     with imports_of("service", "--worker"):
         from stretto.cli.tls import with_worker_tls
-        from stretto.router.config import RouterConfig, WorkerConfig
+        from stretto.router.config import RouterConfig
+        from stretto.router.config_file import read_workers
         from stretto.service.pool.pool import WorkerPool
     config = RouterConfig() if row is None else row.build(RouterConfig)
-    config = replace(config, worker=(*config.worker, *(WorkerConfig(url=url) for url in urls)))
+    config = replace(config, worker=(*config.worker, *read_workers(urls)))
     if not config.worker and config.workers_file is None:
         return None
     if config.tls is not None:

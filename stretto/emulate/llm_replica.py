@@ -7,6 +7,7 @@ at once (streams), `StepTicker` tells of it at the end of its step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.emulate.answers import WrittenAnswer
@@ -55,13 +56,13 @@ class EmulatedLLM:
         """Called with the salt of each request."""
         self._clock = clock
         self._lag = lag
-        self._number = number
         self._on_kv = on_kv
         self._arrival_s = arrival_s
         self._around = EmulatedSurroundings(clock, number, self.counts, on_kv, self._report, self._follow)
         self._running: dict[int, RunningRequest] = {}
         self._num_tasks = 0
-        self._instance = self._fresh()
+        self._new_instance = partial(LLMInstance, ENGINE, number, self._around, model)
+        self._instance = self._new_instance()
         self._ticker = StepTicker(clock, self._tick)
 
     # --- requests
@@ -70,6 +71,16 @@ class EmulatedLLM:
         """Wait as long as a request is on its way from the server's port to the instance."""
         if self._arrival_s:
             await self._clock.wait(self._arrival_s)
+
+    async def receive_kv(self, prompt: list[int], salt: str, token_s: float) -> None:
+        """Wait for the KV of a prompt that another server has computed, and put it into the cache.
+
+        Args:
+            token_s: emulated seconds for each token that is not there already.
+        """
+        await self._clock.wait(token_s * self._instance.num_missing(prompt, salt))
+        self._clock.arrive()
+        self._instance.receive(prompt, salt, _SHARED)
 
     def submit(
         self,
@@ -127,7 +138,7 @@ class EmulatedLLM:
         """Forget all requests and the whole prefix cache, as a restart does."""
         self._clock.arrive()
         self._instance.kill()
-        self._instance = self._fresh()
+        self._instance = self._new_instance()
         self._ticker.clear()
         forgotten = list(self._running.values())
         self._running.clear()
@@ -163,9 +174,6 @@ class EmulatedLLM:
     def slipped_s(self) -> float:
         """Real seconds by which the clock has slipped."""
         return self._clock.slipped_s
-
-    def _fresh(self) -> LLMInstance:
-        return LLMInstance(ENGINE, self._number, self._around, self.model)
 
     def _follow(self) -> None:
         if self._instance.jump is not None:

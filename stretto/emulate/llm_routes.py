@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from stretto.emulate.app import HandlerTable
 from stretto.emulate.gate import Gate
 from stretto.emulate.generate import LOST, AnswerWriter, EmulatedGeneration
+from stretto.emulate.kv_transfers import is_prefill, is_prefilled, transfer_of
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.openai_writer import OpenAIWriter
 from stretto.emulate.prepared import AnswerTokens, PreparedRequest, as_long_as_allowed, prepare, prompts_of
@@ -34,6 +36,7 @@ class LLMRoutes:
     Args:
         metrics_text: function that returns the text of `/metrics`.
         answer_tokens: decides how long answers are whose requests leave that to the model.
+        kv_token_s: emulated seconds that the KV of a token takes from one server to another.
     """
 
     def __init__(
@@ -43,12 +46,15 @@ class LLMRoutes:
         gate: Gate,
         metrics_text: Callable[[], str],
         answer_tokens: AnswerTokens = as_long_as_allowed,
+        kv_token_s: float = 0.0,
     ) -> None:
         self.replica = replica
         self.served = served
         self._gate = gate
         self._metrics_text = metrics_text
         self._answer_tokens = answer_tokens
+        self._kv_token_s = kv_token_s
+        self._engine_id = uuid4().hex
         self._num_requests = 0
         self.table: HandlerTable = {
             ("POST", paths.GENERATE["completions"]): self._complete,
@@ -119,7 +125,14 @@ class LLMRoutes:
 
     async def _generate(self, request: HttpRequest, asked: GenerateRequest) -> None:
         prepared, number = self.prepare(asked)
-        await self.run(request, prepared, OpenAIWriter(prepared, self.served.name, number))
+        told = asked.extra.get("kv_transfer_params")
+        if is_prefilled(told):
+            for choice in prepared.choices:
+                await self.replica.receive_kv(
+                    list(choice.prompt), prepared.options.cache_salt, self._kv_token_s
+                )
+        transfer = transfer_of(prepared, self._engine_id, number) if is_prefill(told) else None
+        await self.run(request, prepared, OpenAIWriter(prepared, self.served.name, number, transfer))
 
     async def _models(self, request: HttpRequest) -> None:
         served = self.served

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -25,10 +26,18 @@ class OpenAIWriter:
 
     Args:
         number: number of the request, part of the answer's id.
+        transfer: says another server where the KV of the prompt is; None for a request that does not ask.
     """
 
-    def __init__(self, request: PreparedRequest, model: str, number: int) -> None:
+    def __init__(
+        self,
+        request: PreparedRequest,
+        model: str,
+        number: int,
+        transfer: Mapping[str, object] | None = None,
+    ) -> None:
         self._request = request
+        self._transfer = {} if transfer is None else {"kv_transfer_params": transfer}
         prefix = "chatcmpl" if request.api == "chat" else "cmpl"
         options = request.options
         self._head = ModelAnswer(
@@ -92,7 +101,8 @@ class OpenAIWriter:
         self._num_tokens = sum(len(choice.answer.ids) for choice in self._request.choices)
         choices = tuple(map(self._whole_choice, self._request.choices))
         answer = replace(self._head, choices=choices, counts=self._counts(num_cached))
-        return json.dumps(whole_json(self._request.api, answer), ensure_ascii=False).encode()
+        told = {**whole_json(self._request.api, answer), **self._transfer}
+        return json.dumps(told, ensure_ascii=False).encode()
 
     def _whole_choice(self, choice: PreparedChoice) -> AnswerChoice:
         options, answer = self._request.options, choice.answer

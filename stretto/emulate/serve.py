@@ -17,6 +17,7 @@ from stretto.emulate.clock import EmulatedClock
 from stretto.emulate.device_memory import DeviceMemory
 from stretto.emulate.fleet import PlannedBatches, PlannedFleet, PlannedServer
 from stretto.emulate.gate import Gate
+from stretto.emulate.kv_transfers import LINK_BYTES_S
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.llm_replica import EmulatedLLM
@@ -136,7 +137,12 @@ class EmulatedServers:
         render = render_sglang_metrics if is_sglang else render_metrics
         served = llm.served
         routes = LLMRoutes(
-            replica, served, gate, lambda: render(replica, served.name, self.lag), self._answer_tokens
+            replica,
+            served,
+            gate,
+            lambda: render(replica, served.name, self.lag),
+            self._answer_tokens,
+            llm.sizes.kv_bytes_per_token / LINK_BYTES_S,
         )
         if is_sglang:
             return replica, SGLangRoutes(routes, llm.plan.tensor_parallel).table

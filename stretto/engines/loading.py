@@ -31,9 +31,9 @@ def one_load(what: str) -> Iterator[None]:
         from transformers.utils import logging
 
         were_shown = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        logging.disable_progress_bar()
         try:
             yield
         finally:
             if were_shown:
-                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+                logging.enable_progress_bar()

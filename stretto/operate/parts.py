@@ -100,7 +100,7 @@ class ModelRates:
         if trace.first_token_s is None or trace.ended_s is None:
             return
         if num_computed >= _LEAST_TOKENS:
-            self.prefill.learn(trace.first_token_s - trace.tries[-1].at_s, num_computed)
+            self.prefill.learn(trace.first_token_s - trace.computing.at_s, num_computed)
         if (num_output := trace.output_tokens or 0) > 1:
             self.decode.learn(trace.ended_s - trace.first_token_s - trace.paused_s, num_output - 1)
 
@@ -131,7 +131,7 @@ def request_parts(
     """
     if not trace.tries:
         return Parts(client=client_s, queue=ended_s - begun_s)
-    first, last = trace.tries[0], trace.tries[-1]
+    first, last = trace.tries[0], trace.computing
     first_sent_s = min(ended_s, max(begun_s, first.at_s))
     sent_s = min(ended_s, max(begun_s, last.at_s))
     held_s = min(first.held_s, first_sent_s - begun_s)

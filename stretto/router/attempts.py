@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Protocol
 
 from stretto.model.errors import EngineTimeout
-from stretto.router.attempt import Attempt
+from stretto.router.attempt import Attempt, AttemptOwner
 from stretto.router.hedge_attempt import HedgeAttempt, Hedged
 from stretto.router.messages import Send, Ticket
 from stretto.router.outgoing import OutgoingRequest
@@ -58,17 +58,22 @@ class Attempts:
         self._on_sent = on_sent
         self._paused_since_s = 0.0
 
-    def send(self, action: Send, link: WorkerLink) -> None:
-        """Begin an attempt at a worker."""
+    def send(self, action: Send, link: WorkerLink, owner: AttemptOwner | None = None) -> None:
+        """Begin an attempt at a worker, which reports to `owner`, or else to that of all attempts."""
         outgoing, now_s = self._outgoing, monotonic()
         self._trace.tries.append(action.begun(link.name, now_s))
         self._trace.deadline_s = action.deadline_s
-        data, may_reuse = outgoing.data_for(link), outgoing.is_repeatable
-        self.running = Attempt(link.connections, data, self._owner, may_reuse=may_reuse)
+        data, may_reuse = outgoing.data_for(link, action.part), outgoing.is_repeatable
+        self.running = Attempt(link.connections, data, owner or self._owner, may_reuse=may_reuse)
         if self._on_sent is not None:
             self._on_sent(True)
         if self.is_paused:  # the client has yet to read what came before the answer was cut
             self.running.pause()
+
+    def report_to(self, owner: AttemptOwner) -> None:
+        """Let the attempt that runs report to another receiver from now on."""
+        if self.running is not None:
+            self.running.report_to(owner)
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""

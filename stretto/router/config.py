@@ -21,6 +21,7 @@ from stretto.router.aliases import AliasConfig
 from stretto.router.found_workers import DnsConfig, KubernetesConfig
 from stretto.router.keys import KEY_HEADERS
 from stretto.router.repairs import RepairConfig
+from stretto.router.roles import Role, check_role, check_roles
 from stretto.router.worker_url import parse_address, server_of
 from stretto.sched.orders import GONE_ORDERS, ORDERS, check_policy
 
@@ -42,6 +43,8 @@ class WorkerConfig:
             the server, and sets no limit if it does not tell.
         profile: predicted seconds of its work, for policies that compare seconds.
         kv_events: where it publishes what its prefix cache holds (vLLM); None leaves that to be guessed.
+        role: part of requests that it takes (`roles.py`). Other roles than "mixed" are for servers that pass
+            KV on to each other, as vLLM does with `--kv-transfer-config`.
         takes_priority: whether it takes the field `priority`, as vLLM does with `--scheduling-policy
             priority`. If not, the field is left out on the way there: the router has made use of it.
         models: names of its models, for a server that does not list them.
@@ -61,6 +64,7 @@ class WorkerConfig:
     kv_tokens: int | None = None
     profile: Profile = UNKNOWN_LLM
     kv_events: KVEventsConfig | None = None
+    role: Role = "mixed"
     takes_priority: bool = True
     models: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
@@ -95,6 +99,7 @@ class WorkerConfig:
             raise ConfigError(f"worker {self.url}: tls is only of use with a URL that begins with https")
         if self.dns is not None and self.kubernetes is not None:
             raise ConfigError(f"worker {self.url}: dns and kubernetes are both given; give one of them")
+        check_role(self.url, self.role)
         self._check_secrets()
         if any(not isinstance(name, str) or not name for name in self.models):
             raise ConfigError(f"worker {self.url}: models are {self.models!r}; each must be a name")
@@ -267,6 +272,8 @@ class RouterConfig:
         names = [one.name for one in self.alias]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ConfigError(f"router: alias {twice[0]!r} is given twice")
+        if not may_find_more:
+            check_roles([one.role for one in self.worker])
         servers = [server_of(worker.url) for worker in self.worker]
         for worker, server in zip(self.worker, servers, strict=True):
             if servers.count(server) > 1:

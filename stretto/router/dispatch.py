@@ -17,6 +17,7 @@ class Dispatch:
 
     def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request to a worker, or let it wait."""
+        self._open.describe(ticket)
         client = self._open.clients[ticket]
         choice = self.choose(client, client.placed, now_s)
         if choice is None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from stretto.router.messages import RoutedRequest, WorkerId
 from stretto.router.routed_client import Client
+from stretto.router.split_requests import able_for_part
 from stretto.router.workers import Worker, Workers
 
 
@@ -27,6 +28,8 @@ class Eligible:
         if (home := client.home.worker) is not None:
             return [worker for worker in taking if worker.id == home], len(taking)
         able = (self._workers.listing(model) if model else taking) or taking
+        if self._workers.has_roles:
+            able = able_for_part(able, client)
         if refused_by := client.refused_by:
             able = [worker for worker in able if worker.id not in refused_by] or able
         return able, len(taking)
@@ -92,6 +95,10 @@ class Eligible:
         is_listed = any(model in worker.models for worker in self._workers)
         is_limited = any(worker.key_rests.until_s(client_key) > now_s for worker in self._workers)
         name = f"{model if is_listed else ''}{'/again' if client.tried else ''}"
+        if self._workers.has_roles:
+            name = (
+                f"{name}/{'answer' if client.prefilled else 'split' if client.request.may_split else 'whole'}"
+            )
         if client.room_at is not None:
             name = f"{name}@{client.room_at}"
         if client.home.worker is not None:

@@ -20,6 +20,7 @@ from stretto.router.attempts import Attempts
 from stretto.router.head import REQUEST_ID, TRACEPARENT
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId, WorkerUsage
 from stretto.router.outgoing import OutgoingRequest
+from stretto.router.prefill_answer import PrefillAnswer
 from stretto.router.programs import RoutedProgram
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.router_state import RouterState
@@ -158,7 +159,9 @@ class RoutedExchange:
         actions: list[RouterAction] = []
         try:
             usage = read.usage()
-            trace.prompt_tokens, trace.cached_tokens = usage.num_prompt, usage.num_cached
+            trace.prompt_tokens = usage.num_prompt
+            if trace.computing is trace.tries[-1]:  # else it counts the KV that it was sent
+                trace.cached_tokens = usage.num_cached
             trace.output_tokens = usage.num_output
             actions = self.router_state.answered(
                 self.ticket,
@@ -209,7 +212,23 @@ class RoutedExchange:
 
     def send(self, action: Send, link: WorkerLink) -> None:
         """Begin an attempt at a worker."""
-        self.attempts.send(action, link)
+        owner = None
+        if action.part == "prefill":
+            owner = PrefillAnswer(self, self._taken, self.attempts.report_to)
+        self.attempts.send(action, link, owner)
+
+    def prefilled(self, transfer: bytes, usage: WorkerUsage) -> None:
+        """Go on with the answer at another worker, which is sent `transfer`."""
+        self.attempts.running = None
+        self.outgoing.transfer = transfer
+        self.trace.cached_tokens = usage.num_cached
+        self.act(self.router_state.prefills.done(self.ticket, usage, monotonic()))
+
+    def prefill_refused(self, reason: str) -> None:
+        """Go on after a worker's answer to the prompt without what another worker needs."""
+        self.attempts.running = None
+        self.trace.failed(reason)
+        self.refused_by_worker(502, reason, None)
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""

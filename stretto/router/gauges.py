@@ -53,7 +53,13 @@ def settings_json(front: Front) -> dict[str, object]:
         "order": config.order,
         "holds_programs": config.holds_programs,
         "workers": [
-            {"url": one.config.url, "num_slots": one.num_slots, "kv_tokens": one.kv_tokens} for one in workers
+            {
+                "url": one.config.url,
+                "num_slots": one.num_slots,
+                "kv_tokens": one.kv_tokens,
+                "role": one.config.role,
+            }
+            for one in workers
         ],
     }
 

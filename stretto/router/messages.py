@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from stretto.cluster.placement import Choice, PromptKey
 from stretto.cluster.recognition.messages import AskedProgram
@@ -13,6 +13,9 @@ from stretto.sched.queries.request import StepRequest
 from stretto.sched.request_trace import Door, Try
 
 WorkerId: TypeAlias = int
+Part: TypeAlias = Literal["whole", "prefill", "decode"]
+"""Part of a request that one worker takes: all of it, its prompt, or its answer when another worker has
+computed the KV of its prompt."""
 Ticket: TypeAlias = int
 """Number of a request at the router; never reused."""
 
@@ -65,6 +68,7 @@ class RoutedRequest:
         repaired: what was repaired; "" for nothing.
         is_form: whether the body is none of JSON.
         may_hedge: whether it may be answered twice at one time, because it leaves nothing at a worker.
+        may_split: whether one worker may compute its prompt, and another one write the answer.
         is_streamed: whether its answer is wanted as a stream.
         deadline_s: seconds within which its program should end; None if it does not say.
         asked: ids and prompt, from which its program is recognised; None if there are none, or afterwards.
@@ -93,6 +97,7 @@ class RoutedRequest:
     repaired: str = ""
     is_form: bool = False
     may_hedge: bool = False
+    may_split: bool = False
     is_streamed: bool = False
     deadline_s: float | None = None
     asked: AskedProgram | None = None
@@ -135,6 +140,7 @@ class Send:
         held_s: part of them for which it was held, because its program had no room.
         why: what it has waited for; "" if it has not.
         deadline_s: time by which its program should end; None if there is none.
+        part: which part of the request the worker takes (`parts.py`).
     """
 
     ticket: Ticket
@@ -144,10 +150,13 @@ class Send:
     held_s: float = 0.0
     why: str = ""
     deadline_s: float | None = None
+    part: Part = "whole"
 
     def begun(self, name: str, now_s: float) -> Try:
         """Return the attempt that begins so, at a worker of this name."""
-        return Try(self.worker, name, self.choice, now_s, self.waited_s, self.held_s, self.why)
+        is_prefill = self.part == "prefill"
+        waited = self.waited_s, self.held_s, self.why
+        return Try(self.worker, name, self.choice, now_s, *waited, is_prefill=is_prefill)
 
 
 @record

@@ -36,6 +36,7 @@ from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offl
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
+from stretto.router.split_requests import describe_part, part_of
 from stretto.router.told_later import ToldLater
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
@@ -106,11 +107,19 @@ class OpenRequests:
         self.tickets = count()
         self.announcer: Announcer | None = None
 
+    def describe(self, ticket: Ticket) -> None:
+        """Describe what of a request runs next, where workers take parts of requests."""
+        if self.workers.has_roles:
+            client = self.clients[ticket]
+            model = client.request.model
+            listing = self.workers.listing(model) if model else ()
+            describe_part(client, listing or self.workers.taking())
+
     def wait(self, ticket: Ticket, name: QueueName, held_tokens: int = 0) -> None:
         """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
         client = self.clients[ticket]
         client.why = client.why or TURN
-        entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.placed.expected_output)
+        entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.expected_output)
         self.waiting_tokens += client.placed.all_tokens
         self.num_offline_waiting += is_offline_request(client.placed)
         client.has_waited = True
@@ -147,7 +156,7 @@ class OpenRequests:
         if client.step is None:
             num_tokens, since_s = client.placed.num_tokens, client.arrived_s
             client.step = step_of(ticket, client.request, num_tokens, since_s, client.deadline_s)
-            self.account.tell(ProgramAccount.arrived, client.step, client.placed.expected_output, since_s)
+            self.account.tell(ProgramAccount.arrived, client.step, client.expected_output, since_s)
         return client.step
 
     def send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
@@ -161,10 +170,12 @@ class OpenRequests:
         self.by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1
         client.sent_s, client.has_head = now_s, False
-        self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
+        if (part := part_of(worker, client)) == "whole":
+            self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
         client.tried.add(choice.instance)
         client.again_at.discard(choice.instance)
-        self.room.sent(ticket, choice.instance)
+        if part != "prefill":
+            self.room.sent(ticket, choice.instance)
         if self.announcer is not None and worker is not None:
             room = self.room.place_of(ticket)
             self.announcer.sent(sent_record(ticket, client.request, client.running, worker.server, room))
@@ -173,9 +184,10 @@ class OpenRequests:
         if client.has_waited:
             self.turn_rate.note(client.placed.all_tokens, now_s)
         choice = explained(client, choice)
-        waited_s = now_s - client.arrived_s if client.why else 0.0
+        served_s = client.prefilled_s + (0.0 if client.prefilled is None else client.prefilled.seconds)
+        waited_s = max(0.0, now_s - client.arrived_s - served_s) if client.why else 0.0
         held_s = client.since_s - client.arrived_s  # since then it has waited for its turn
-        return Send(ticket, choice.instance, choice, waited_s, held_s, client.why, client.deadline_s)
+        return Send(ticket, choice.instance, choice, waited_s, held_s, client.why, client.deadline_s, part)
 
     def bind(self, ticket: Ticket, choice: Choice) -> None:
         """Put a request into the queue of the worker that was chosen for it."""

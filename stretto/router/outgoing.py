@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from stretto.http.client_request import ClientRequest
 from stretto.router.body_edits import Span, edited
 from stretto.router.head import TRACEPARENT, with_ids
-from stretto.router.messages import RoutedRequest
+from stretto.router.messages import Part, RoutedRequest
+from stretto.router.prefill_answer import answer_body, prefill_body
 from stretto.router.replies import json_body
 from stretto.router.worker_link import WorkerLink
 
@@ -21,6 +22,7 @@ class OutgoingRequest:
         request_id: id of the request: the client's, or one of the router.
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
         rest: body of the request for the rest of an answer that was cut; None sends what the client has sent.
+        transfer: where the KV of its prompt is, as the worker that has computed it says.
         sent_body: body as it was sent last.
     """
 
@@ -31,6 +33,7 @@ class OutgoingRequest:
         self._priority_at: Sequence[Span] = ()
         self.is_repeatable = True
         self.rest: bytes | None = None
+        self.transfer = b""
         self.sent_body = b""
 
     def read(self, routed: RoutedRequest) -> None:
@@ -46,9 +49,13 @@ class OutgoingRequest:
         self._headers = [line for line in self._headers if line[0] != TRACEPARENT]
         self._headers.append((TRACEPARENT, traceparent))
 
-    def data_for(self, link: WorkerLink) -> tuple[bytes, bytes]:
-        """Return the request as it is sent to a worker, in two parts."""
+    def data_for(self, link: WorkerLink, part: Part = "whole") -> tuple[bytes, bytes]:
+        """Return the request, or a part of it, as it is sent to a worker, in two pieces."""
         self.sent_body = body = self._body_for(link) if self.rest is None else self.rest
+        if part == "prefill":
+            body = prefill_body(body, is_chat=self._request.path.endswith("/chat/completions"))
+        elif part == "decode":
+            body = answer_body(body, self.transfer)
         method = self._request.method
         return link.request(
             b"GET" if method == b"HEAD" else method, self._request.target, self._headers, body

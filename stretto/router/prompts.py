@@ -42,6 +42,8 @@ _MAX_KEPT_NAMES = 4000
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 _HEDGED = frozenset(("/v1/completions", "/v1/chat/completions", "/v1/embeddings"))
 """Paths of requests that leave nothing at a worker, unless they ask to be stored."""
+_SPLIT = frozenset(("/v1/completions", "/v1/chat/completions"))
+"""Paths of requests whose prompt and answer two workers may share."""
 
 _Text: TypeAlias = "str | array[int]"
 
@@ -85,6 +87,7 @@ def read_request(head: RequestHead, rules: ReadingRules, body: bytes) -> RoutedR
         objective=read_objective(fields),
         shape="" if key is None else _shape(fields),
         may_hedge=path in _HEDGED and not fields.get("store"),
+        may_split=path in _SPLIT and text is not None and _may_split(fields),
         is_streamed=fields.get("stream") is True,
         priority_at=members_of(body, "priority") if rules.cuts_priority and "priority" in fields else (),
         alias_at=values_of(body, "model") if model in rules.aliases else (),
@@ -187,6 +190,19 @@ def _num_answers(fields: Mapping[str, Any]) -> int:
     prompt, each = fields.get("prompt"), fields.get("n")
     num_prompts = len(prompt) if isinstance(prompt, list) and prompt and type(prompt[0]) is not int else 1
     return num_prompts * (each if type(each) is int and 0 < each <= _MAX_EACH else 1)
+
+
+def _may_split(fields: Mapping[str, Any]) -> bool:
+    """Return whether two workers may share a request: it has one answer of more than one token, whose prompt
+    is not part of it, and its client does not see to that itself.
+    """
+    asked = (
+        fields.get("kv_transfer_params"),
+        fields.get("echo"),
+        fields.get("prompt_logprobs"),
+        fields.get("store"),
+    )
+    return not any(asked) and _num_answers(fields) == 1 and _limit(fields) not in (0, 1)
 
 
 def _shape(fields: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from stretto.router.dispatch import Dispatch
 from stretto.router.messages import NO_PROGRAM, Hedge, RouterAction, TakeHedge, Ticket
 from stretto.router.open_requests import OpenRequests
 from stretto.router.routed_client import Client
+from stretto.router.split_requests import forget_prefill
 
 
 class Repeats:
@@ -39,6 +40,7 @@ class Repeats:
         `may_return` is whether it may be sent to a worker again where it has failed.
         """
         client = self._open.clients[ticket]
+        forget_prefill(client)
         if client.hedge_of is not None:
             return [self._open.refuse(ticket, 502, reason, None, now_s)]
         if client.hedge is not None:

@@ -120,7 +120,7 @@ class RoomAtWorkers:
 
     def join(self, worker: Worker) -> None:
         """Let programs enter at a worker, which serves now."""
-        if not self._holds:
+        if not self._holds or worker.config.role == "prefill":  # which keeps nothing of programs
             return
         pool = self._of_worker.get(worker.id) or self._new_pool_of(worker)
         if pool.workers.get(worker.id, worker.kv_tokens) != worker.kv_tokens:  # another process

@@ -6,10 +6,28 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.model.record import record
 from stretto.router.homes import ANYWHERE, Home
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import RoutedRequest, Ticket, WorkerId
 from stretto.sched.queries.request import StepRequest
+
+
+@record
+class Prefilled:
+    """The prompt of a request that one worker has computed, so that another one can write the answer.
+
+    Attributes:
+        worker: where its KV is.
+        held_tokens: tokens of the prompt that the worker was expected to hold before.
+        num_cached: tokens of it that the worker has found in its cache; None if it has not told.
+        seconds: time that it took.
+    """
+
+    worker: WorkerId
+    held_tokens: int
+    num_cached: int | None
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -31,6 +49,10 @@ class Client:
         home: worker that it has to go to, if there is one.
         has_waited: whether it has waited for its turn.
         sent_s: time at which it was first sent, of the attempts that run.
+        whole: the request as it came, where `placed` describes a part of it; None where no worker takes
+            parts.
+        prefilled: the prompt, when a worker has computed it for another one to write the answer.
+        prefilled_s: seconds in which workers computed the prompt for others that have failed since.
         hedge: second attempt of the request, while that runs beside the first.
         hedge_of: the request of which it is the second attempt; None for others.
         has_head: whether the head of an answer has come that is kept until it is whole.
@@ -54,10 +76,18 @@ class Client:
     bound: tuple[Choice, float] | None = None
     has_waited: bool = False
     sent_s: float = 0.0
+    whole: PlacementRequest | None = None
+    prefilled: Prefilled | None = None
+    prefilled_s: float = 0.0
     hedge: Ticket | None = None
     hedge_of: Ticket | None = None
     has_head: bool = False
     has_begun: bool = False
+
+    @property
+    def expected_output(self) -> int:
+        """Number of tokens that its answer is expected to have."""
+        return (self.whole or self.placed).expected_output
 
     def has_tried(self, workers: Collection[WorkerId]) -> bool:
         """Return whether none of some workers is left to be tried."""
@@ -74,6 +104,10 @@ def explained(client: Client, choice: Choice) -> Choice:
         reason = "it keeps what the request names"
     elif client.home.is_sought:
         reason = "it may keep what the request names"
+    elif client.prefilled is not None:
+        prefilled = client.prefilled
+        reason = f"goes on from the KV of its prompt at worker {prefilled.worker}; {reason}"
+        return replace(choice, reason=reason, held_tokens=prefilled.held_tokens)
     elif choice.instance == client.room_at:
         reason = "its program has room there"
     return choice if reason == choice.reason else replace(choice, reason=reason)

@@ -48,10 +48,12 @@ from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.peers.peers import Peers
 from stretto.router.peers.requests import PeerRequests
+from stretto.router.prefills import Prefills
 from stretto.router.refusing_workers import RefusingWorkers
 from stretto.router.repeats import Repeats
 from stretto.router.routed_client import Client
 from stretto.router.router_view import RouterView
+from stretto.router.split_requests import without_transfer
 from stretto.router.timers import Timers
 from stretto.router.turns import PAUSE, Turns
 from stretto.router.urgency import ProgramDeadlines
@@ -70,6 +72,7 @@ class RouterState:
 
     Attributes:
         membership: events of the workers.
+        prefills: prompts that workers have computed for others.
         refusing: tells which answers are about a worker, not about a request.
         timers: what is to happen at a time, if nothing else does.
         view: what others see of the state.
@@ -92,6 +95,7 @@ class RouterState:
         self._turns = turns = Turns(requests, dispatch)
         self._repeats = repeats = Repeats(requests, dispatch)
         self.membership = Membership(requests, turns, repeats, self._caches)
+        self.prefills = Prefills(requests, turns, self.membership)
         self.refusing = RefusingWorkers(requests, self.membership, repeats)
         self.timers = Timers(requests, turns, repeats)
         self.view = RouterView(requests, self._caches)
@@ -120,6 +124,8 @@ class RouterState:
             return ticket, [self._open.refuse(ticket, 404, client.home.problem, None, now_s)]
         if request.program.name and not self._open.is_left_out(ticket, request):
             self._open.step_of(ticket)
+        if self.peers is not None:
+            self.peers.requests.came_back(request, now_s)
         entered = self._room.arrive(ticket, request, placed.expected_output, now_s)
         actions: list[RouterAction] = []
         if entered is not None:
@@ -159,7 +165,7 @@ class RouterState:
         if (client := self._clients.get(ticket)) is None or client.running is None:
             return []
         client.has_begun = True
-        if status < 400:
+        if status < 400 and client.prefilled is None:
             self._open.hedges.learn(client.request, now_s - client.sent_s)
         judged = self.refusing.judge(client, now_s, is_well=status < 300) if client.refused_by else []
         self._loads.first_byte(client.running, now_s)
@@ -189,14 +195,14 @@ class RouterState:
         client_key = client.request.client_key
         if client.home.is_sought and status < 400:
             self.stored(ticket, client.request.stored_id, is_made=False)
-        if status < 400 and not client.has_begun:
+        if status < 400 and not client.has_begun and client.prefilled is None:
             self._open.hedges.learn(client.request, now_s - client.sent_s)
         judged = self.refusing.judge(client, now_s, is_well=status < 300) if client.refused_by else []
         worker, usage = self._open.release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
         if status < 400:
-            self._open.forget(ticket, now_s, usage)
+            self._open.forget(ticket, now_s, without_transfer(client, usage))
         else:
             self._open.forget(ticket, now_s, was_refused=True)
         actions = self._turns.limit_key(client_key, worker, now_s) if status == 429 else []

@@ -31,6 +31,7 @@ class Turns:
         name = self._open.eligible.queue_name(client, now_s) if self._open.waiting else ""
         if not self._open.waiting.has(name):
             return self._dispatch.place(ticket, now_s)
+        self._open.describe(ticket)
         self._open.wait(ticket, name)
         self._open.note_rest(client, now_s)
         return []

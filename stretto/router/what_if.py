@@ -85,14 +85,15 @@ class WhatIfWorkers:
 def with_more_workers(
     requests: Sequence[SeenRequest], config: RouterConfig, num_more: int = 1
 ) -> WhatIfWorkers | None:
-    """Return what more workers like the first one would change; None if too little is known.
+    """Return what more workers like the first one would change; None if too little is known, or if workers
+    share requests: how fast each kind is does not show in the times of answers.
 
     Args:
         config: settings of the router, with its workers as they are: how many requests each runs at once, and
             its KV memory.
     """
     requests = sorted(requests, key=lambda one: one.number)
-    if len(requests) < LEAST_REQUESTS or not config.worker:
+    if len(requests) < LEAST_REQUESTS or {one.role for one in config.worker} != {"mixed"}:
         return None
     replay = Replay(requests)
     cost = fitted_steps(requests)

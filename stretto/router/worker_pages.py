@@ -112,6 +112,7 @@ class WorkerPages:
             {
                 "id": worker.id,
                 "url": worker.config.url,
+                "role": worker.config.role,
                 "source": self._changes.source_of(worker.id),
                 "state": worker.state,
                 "on_trial": worker.on_trial,

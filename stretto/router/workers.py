@@ -133,12 +133,16 @@ class Workers:
 
     Args:
         max_failures: answers with status 5xx in a row that make a worker suspect.
+
+    Attributes:
+        has_roles: whether one has been there that takes parts of requests alone.
     """
 
     def __init__(self, max_failures: int) -> None:
         self._max_failures = max_failures
         self._fleet = Fleet("router", count())
         self._workers: dict[WorkerId, Worker] = {}
+        self.has_roles = False
         self._taking: list[Worker] | None = None
         self._listing: dict[str, list[Worker]] = {}
 
@@ -182,6 +186,7 @@ class Workers:
         server = server_of(config.url)[0]
         worker = Worker(self._fleet.live[-1], config, server, kv_tokens=config.kv_tokens)
         self._workers[worker.id] = worker
+        self.has_roles |= config.role != "mixed"
         self._taking = None
         return worker
 

@@ -65,6 +65,7 @@ class Try:
         held_s: part of them in which it was held, because its program had no room in KV memory.
         why: what it has waited for; "" if it has not.
         failure: how the attempt failed, if it has.
+        is_prefill: whether it was asked for the KV of the prompt alone, from which the next one goes on.
     """
 
     worker: InstanceId
@@ -75,6 +76,7 @@ class Try:
     held_s: float = 0.0
     why: str = ""
     failure: str = ""
+    is_prefill: bool = False
 
 
 @dataclass(slots=True)
@@ -159,9 +161,17 @@ class RequestTrace:
         return reason if len(self.tries) < 2 else f"{reason}; attempt {len(self.tries)}"
 
     @property
+    def computing(self) -> Try:
+        """The attempt that has computed its prompt: the last one, or the one before, which was asked for the
+        prompt alone. There must be one.
+        """
+        tries = self.tries
+        return tries[-2] if len(tries) > 1 and tries[-2].is_prefill and not tries[-2].failure else tries[-1]
+
+    @property
     def predicted_cached(self) -> int:
         """Number of tokens of its prompt that the last worker was believed to hold."""
-        return self.tries[-1].choice.held_tokens if self.tries else 0
+        return self.computing.choice.held_tokens if self.tries else 0
 
     def failed(self, reason: str) -> None:
         """Note that the attempt that runs has failed."""
@@ -212,6 +222,7 @@ class RequestTrace:
                     "held_tokens": one.choice.held_tokens,
                     "terms": dict(one.choice.terms),
                     **({"failure": one.failure} if one.failure else {}),
+                    **({"prefill": True} if one.is_prefill else {}),
                 }
                 for one in tries
             ],

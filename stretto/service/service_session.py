@@ -12,7 +12,6 @@ from stretto.model.errors import DeadlineExceeded, StrettoError
 from stretto.model.tasks import Criteria, Objective, Usage
 from stretto.programs.connection import Planned, plan_all
 from stretto.programs.fragment import WaitingCall, Work
-from stretto.programs.ledger import Ledger
 from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.service.bodies import MAX_DECODED_BYTES, SHORT_BYTES, in_thread
@@ -29,6 +28,7 @@ from stretto.service.submitted import (
     calls_of,
     have_few_items,
     known_works,
+    may_close_circle,
     num_asked_tokens,
     read_calls,
     read_value,
@@ -110,7 +110,7 @@ class ServiceSession:
         """
         bodies = calls_of(body)
         known = known_works(bodies, works)
-        is_long = known is None or _may_close_circle(bodies, self._books.ledger)
+        is_long = known is None or may_close_circle(bodies, self._books.ledger)
         if num_bytes > SHORT_BYTES:
             is_long = is_long or num_bytes > MAX_DECODED_BYTES or not have_few_items(body)
         async with self._changing:
@@ -289,13 +289,3 @@ class ServiceSession:
     def _check_open(self) -> None:
         if self._session.is_closed():
             raise Refused(410, "query_ended", "the session has ended")
-
-
-def _may_close_circle(bodies: Sequence[CallBody], ledger: Ledger) -> bool:
-    """Return whether a call produces what others wait for: then what it is made of has to be searched."""
-    return any(
-        isinstance(place.semantic_var_id, str) and ledger.is_awaited(place.semantic_var_id)
-        for body in bodies
-        for place in body.placeholders
-        if place.in_out
-    )

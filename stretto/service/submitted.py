@@ -14,6 +14,7 @@ from stretto.http.refusals import Refused
 from stretto.model.errors import StrettoError
 from stretto.programs.connection import Planned
 from stretto.programs.fragment import WaitingCall, Work
+from stretto.programs.ledger import Ledger
 from stretto.programs.values import checked_value
 from stretto.programs.wire.values import value_from_wire
 from stretto.service.calls import Works
@@ -152,3 +153,13 @@ def _output(place: Placeholder, new_name: Callable[[str], str]) -> str:
     if isinstance(place.semantic_var_id, str):
         return place.semantic_var_id
     return new_name(place.name)
+
+
+def may_close_circle(bodies: Sequence[CallBody], ledger: Ledger) -> bool:
+    """Return whether a call produces what others wait for: then what it is made of has to be searched."""
+    return any(
+        isinstance(place.semantic_var_id, str) and ledger.is_awaited(place.semantic_var_id)
+        for body in bodies
+        for place in body.placeholders
+        if place.in_out
+    )

@@ -21,6 +21,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
+from stretto.llm.cache.received import num_missing, receive
 from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence
@@ -149,6 +150,18 @@ class LLMInstance:
         """
         request = self._progress.find(task)
         return 0 if request is None else request.sequence.num_cached or 0
+
+    def num_missing(self, tokens: list[int], salt: str) -> int:
+        """Return how many tokens of a prompt have no full block in the cache."""
+        block_tokens = self._model.scheduler.block_tokens
+        return num_missing(self.scheduler.cache, salt, tokens, block_tokens)
+
+    def receive(self, tokens: list[int], salt: str, query: str) -> None:
+        """Put the KV of a prompt, which another instance has computed, into the cache, when the current step
+        ends. If there is no room for it, it is computed here.
+        """
+        cache, block_tokens = self.scheduler.cache, self._model.scheduler.block_tokens
+        self._between_steps(lambda: receive(cache, salt, tokens, block_tokens, query))
 
     def release(self, query: str) -> None:
         """Drop the prefixes that `query` left in the cache, when the current step ends.

@@ -106,6 +106,18 @@ def test_the_time_of_attempts_that_failed_is_told_apart() -> None:
     assert program.path.queue == 1.0
 
 
+def test_a_prompt_that_another_worker_computes_is_no_retry() -> None:
+    """The prefill begins where its prompt was sent first, and ends with the first token of the answer."""
+    times = ProgramTimes()
+    trace = arrive(times, "p", 0.0)
+    trace.tries.append(Try(0, "http://prompts", Choice(0), 1.0, 1.0, is_prefill=True))
+    trace.tries.append(Try(1, "http://answers", Choice(1), 3.0, 1.0))
+    trace.first_token_s, trace.prompt_tokens, trace.cached_tokens, trace.output_tokens = 4.0, 1000, 0, 11
+    end(times, trace, 6.0)
+    (program,) = times.find("p")
+    assert program.path.to_json() == {"queue": 1.0, "prefill": 3.0, "decode": 2.0}
+
+
 def test_a_slow_worker_is_told_from_a_long_prefill() -> None:
     times = ProgramTimes()
     for number in range(10):

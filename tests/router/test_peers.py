@@ -258,6 +258,26 @@ def test_programs_of_another_router_take_room_in_kv_memory() -> None:
     assert max(claims) <= 1.1 * min(claims)
 
 
+def test_a_program_that_comes_before_its_last_end_was_told_takes_its_room_once() -> None:
+    one, other = doors = [Door("a", kv_tokens=10_000), Door("b", kv_tokens=10_000)]
+    alone = Door("c", kv_tokens=10_000)
+    now_s = 0.0
+    for turn in range(4):
+        request = request_of(1, 20 + turn)
+        request = replace(request, program=NamedProgram("1", shared="=1"))
+        here = doors[turn % 2]
+        tickets = {door: door.ask(request, now_s) for door in (here, alone)}
+        now_s = exchange(doors, now_s, 1)
+        claims = [
+            sum(door.state.view.claimed(worker, now_s)[0] for worker in range(NUM_WORKERS))
+            for door in (one, other, alone)
+        ]
+        for door, ticket in tickets.items():
+            door.end(ticket, now_s)
+    assert claims[2] > 0
+    assert max(claims) - min(claims) <= 2  # rounded
+
+
 def test_what_another_router_does_not_wait_for_is_not_kept() -> None:
     one, other = doors = [Door("a", num_slots=4), Door("b", num_slots=4)]
     for number in range(20):

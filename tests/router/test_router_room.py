@@ -275,7 +275,7 @@ def test_by_order_of_arrival_the_first_that_came_goes_first() -> None:
 def test_clients_share_what_is_short() -> None:
     at = At(num_slots=1, kv_tokens=None)
     running = at.call("", 1000, client="burst")
-    burst = [at.call("", 1000, client="burst") for _ in range(200)]
+    burst = [at.call("", 1000, client="burst") for _ in range(100)]
     for _ in range(60):
         ticket = min(at.at.keys() - {running} or {running})
         at.answer(ticket, 1000)

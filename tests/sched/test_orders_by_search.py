@@ -165,7 +165,7 @@ def random_request(draw: random.Random) -> StepRequest:
 
 @pytest.mark.parametrize("policy", ORDERS)
 @pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.long) for n in range(6, 12))]
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.long) for n in range(3, 12))]
 )
 def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
     draw = random.Random(f"{policy}/{seed}")

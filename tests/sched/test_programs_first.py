@@ -254,7 +254,7 @@ def test_each_tenant_has_its_own_oldest() -> None:
 def test_a_queue_with_tenants_serves_all_whatever_happens() -> None:
     draw = random.Random(3)
     line, waiting = Line(b=2.0), set[QueueEntry]()
-    for number in range(2000):
+    for number in range(1000):
         now_s, act = number / 10, draw.random()
         if act < 0.5:
             tenant, deadline = draw.choice("abc"), draw.choice((None, now_s + draw.uniform(0, 20)))

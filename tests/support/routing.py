@@ -278,12 +278,13 @@ class Routing:
 async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> AsyncIterator[Routing]:
     """Run a router before stub servers of these modes, and before servers at `urls`.
 
-    Settings are those of the router and its workers; `stub_tls` is TLS of the stub servers, and `believes`
-    what the client needs for TLS.
+    Settings are those of the router and its workers; `roles` are those of the workers, in order; `stub_tls`
+    is TLS of the stub servers, and `believes` what the client needs for TLS.
     """
     stub_tls, believes = settings.pop("stub_tls", None), settings.pop("believes", True)
     record, num_slots = settings.pop("record", None), settings.pop("num_slots", 256)
     watch = settings.pop("watch", None)
+    roles = settings.pop("roles", ())
     kv_tokens, profile = settings.pop("kv_tokens", None), settings.pop("profile", UNKNOWN_LLM)
     async with AsyncExitStack() as stack:
         servers = [StubServer(mode) for mode in modes]
@@ -291,9 +292,10 @@ async def routing(*modes: str, urls: tuple[str, ...] = (), **settings: Any) -> A
             server.tls = stub_tls
             await server.open()
             stack.callback(server.kill)
+        all_urls = (*(server.url for server in servers), *urls)
         workers = tuple(
-            WorkerConfig(url=url, num_slots=num_slots, kv_tokens=kv_tokens, profile=profile)
-            for url in (*(server.url for server in servers), *urls)
+            WorkerConfig(url=url, num_slots=num_slots, kv_tokens=kv_tokens, profile=profile, role=role)
+            for url, role in zip(all_urls, roles or ("mixed",) * len(all_urls), strict=True)
         )
         config = RouterConfig(worker=workers, port=0, **settings)
         router = await stack.enter_async_context(RunningRouter(config, record, watch=watch))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from benchmarks.common.mini_model import llama_shapes
 
 BOS, EOS = "<|begin|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -58,9 +62,6 @@ def build_tiny_checkpoint(
     folder: Path, *, seed: int = 0, context_tokens: int = 2048, chat_template: bool = False
 ) -> Path:
     """Write the checkpoint into `folder` and return it. Equal arguments give equal files."""
-    import torch  # here, for both take seconds, and every collection of tests imports this module
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -68,20 +69,33 @@ def build_tiny_checkpoint(
     if chat_template:
         settings["chat_template"] = CHAT_TEMPLATE
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    config = LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=context_tokens,
-        bos_token_id=tokenizer.token_to_id(BOS),
-        eos_token_id=tokenizer.token_to_id(EOS),
-        initializer_range=0.2,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
-    model.save_pretrained(folder)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "float32",
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        "max_position_embeddings": context_tokens,
+        "bos_token_id": tokenizer.token_to_id(BOS),
+        "eos_token_id": tokenizer.token_to_id(EOS),
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    ends = {"bos_token_id": config["bos_token_id"], "eos_token_id": config["eos_token_id"]}
+    (folder / "generation_config.json").write_text(json.dumps(ends))
+    rng = np.random.default_rng(seed)
+    shapes = {**llama_shapes(config), "lm_head.weight": (tokenizer.get_vocab_size(), 64)}
+    weights = {
+        name: (np.ones(shape) if len(shape) == 1 else rng.normal(0.0, 0.2, shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder

@@ -193,11 +193,7 @@ class TransformerLLM:
         if not self._tasks:
             return events
         batch = self.scheduler.schedule(self._config.num_repeats)
-
-        def choice_of(sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
-            return self._by_sequence[sequence.id].choice(chosen)
-
-        chosen = self.runner.run(batch, choice_of)
+        chosen = self.runner.run(batch, self._choice_of)
         told: dict[int, list[int]] = {}
         ended: list[RunningTask] = []
         for piece in batch.slices:
@@ -255,6 +251,9 @@ class TransformerLLM:
             if decode.schema_if_able:  # no llguidance, or a tokenizer that it cannot use
                 return None
             raise
+
+    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
+        return self._by_sequence[sequence.id].choice(chosen)
 
     def _forget(self, one: RunningTask) -> None:
         del self._tasks[one.task.id]

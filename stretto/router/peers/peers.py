@@ -71,6 +71,7 @@ class Peers:
 
     Attributes:
         announcer: the sending half.
+        requests: what counts the requests of peers.
         num_applied: number of records of peers that were applied.
         hears_itself: whether its own messages come back, so that its own address is among those of peers.
 
@@ -89,7 +90,7 @@ class Peers:
         self.announcer = announcer
         self.num_applied = 0
         self.hears_itself = False
-        self._requests = requests
+        self.requests = requests
         self._freed = freed
         self._keeps = False
         self._peers: dict[str, Peer] = {}
@@ -137,7 +138,7 @@ class Peers:
                 return self._take_snapshot(peer, message, now_s)
             case PeerHistory(prompts=prompts):
                 for prompt in prompts:
-                    self._requests.believe(prompt, now_s)
+                    self.requests.believe(prompt, now_s)
         return ()
 
     def forget_silent(self, now_s: float) -> list[RouterAction]:
@@ -158,12 +159,12 @@ class Peers:
             return ()
         self._keeps = bool(peers)
         running = [[*one.running.values()] for one in peers]
-        return self._requests.keep_free(self.announcer.waiting, [one.waits for one in peers], running)
+        return self.requests.keep_free(self.announcer.waiting, [one.waits for one in peers], running)
 
     def check_invariants(self) -> None:
         """Check that what counts is what peers run. For tests."""
         assert len(self._peers) <= _MOST_PEERS
-        self._requests.check_invariants(
+        self.requests.check_invariants(
             [one for peer in self._peers.values() for one in peer.running.values()]
         )
         behind = {peer.origin for peer in self._peers.values() if peer.is_behind}
@@ -211,7 +212,7 @@ class Peers:
         for record in running.values():
             if record.attempt not in peer.running:
                 self._start(peer, record, now_s)
-        self._requests.keep_only(peer.origin, {one.request for one in running.values()}, now_s)
+        self.requests.keep_only(peer.origin, {one.request for one in running.values()}, now_s)
         return freed
 
     def _apply(self, peer: Peer, records: Iterable[PeerRecord], now_s: float) -> list[WorkerId]:
@@ -225,16 +226,16 @@ class Peers:
                 case EndedRecord(attempt=attempt):
                     if (running := peer.running.pop(attempt, None)) is not None:
                         freed.append(running.worker)
-                        self._requests.end(running, record, now_s)
+                        self.requests.end(running, record, now_s)
                 case LeftRecord():
-                    self._requests.leave(peer.origin, record, now_s)
+                    self.requests.leave(peer.origin, record, now_s)
         return freed
 
     def _start(self, peer: Peer, record: SentRecord, now_s: float) -> None:
         if len(peer.running) >= MOST_RUNNING:
             return
         self.announcer.remember(record)
-        if (running := self._requests.start(peer.origin, record, now_s)) is not None:
+        if (running := self.requests.start(peer.origin, record, now_s)) is not None:
             peer.running[record.attempt] = running
 
     def _end_all(self, peer: Peer, attempts: Iterable[int], now_s: float) -> list[WorkerId]:
@@ -242,7 +243,7 @@ class Peers:
         for attempt in attempts:
             running = peer.running.pop(attempt)
             freed.append(running.worker)
-            self._requests.end(running, None, now_s)
+            self.requests.end(running, None, now_s)
         return freed
 
     def _forget(self, peer: Peer, now_s: float) -> Collection[WorkerId]:
@@ -252,7 +253,7 @@ class Peers:
         if len(self._served) > _MOST_FORGOTTEN:
             del self._served[next(iter(self._served))]
         freed = self._end_all(peer, list(peer.running), now_s)
-        self._requests.keep_only(peer.origin, (), now_s)
+        self.requests.keep_only(peer.origin, (), now_s)
         return freed
 
     def _charge(self, peer: Peer, served: dict[str, float]) -> None:
@@ -263,4 +264,4 @@ class Peers:
             if len(peer.served) > 2 * MOST_OWNERS:
                 del peer.served[next(iter(peer.served))]  # its router has forgotten it before
             if (more := seconds - before if seconds >= before else 0.0) > 0.0:
-                self._requests.charge(owner, more)
+                self.requests.charge(owner, more)

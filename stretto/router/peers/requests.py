@@ -30,6 +30,8 @@ class PeerRequests:
         self._tickets = count(-1, -1)
         self._known: dict[tuple[str, int], tuple[Ticket, RoutedRequest]] = {}
         """The requests that the account of room knows, by router and number."""
+        self._latest: dict[tuple[str, str], tuple[str, int]] = {}
+        """The latest of them of each program that its client names, by owner and name."""
         self._workers: dict[str, WorkerId] = {}
 
     def start(self, origin: str, record: SentRecord, now_s: float) -> RunningAtWorker | None:
@@ -65,6 +67,18 @@ class PeerRequests:
         if record.num_prompt is not None:
             usage = Usage(max(record.num_prompt, record.num_cached), record.num_cached, record.num_output)
         self._leave((origin, record.request), usage, now_s, was_refused=record.was_refused)
+
+    def came_back(self, request: RoutedRequest, now_s: float) -> None:
+        """Take the last request of a program elsewhere for ended, if the program goes on from its prompt with
+        a request that comes now: its client has the answer, though the other router has not told so yet.
+        """
+        name = self._latest.get((request.owner, request.program.shared))
+        if name is None or request.key is None:
+            return
+        before, blocks = self._known[name][1].key, request.key.blocks
+        num = 0 if before is None else len(before.blocks)
+        if before is not None and 0 < num <= len(blocks) and before.blocks[-1] == blocks[num - 1]:
+            self._leave(name, None, now_s, was_refused=False)
 
     def keep_only(self, origin: str, requests: Collection[int], now_s: float) -> None:
         """Note that all requests of a router have left it but some."""
@@ -120,6 +134,7 @@ class PeerRequests:
         tickets = [one.ticket for one in running]
         assert len({*tickets}) == len(tickets)
         assert all(ticket < 0 for ticket in tickets)
+        assert self._known.keys() >= {*self._latest.values()}
 
     def _enter(
         self, origin: str, record: SentRecord, key: PromptKey | None, worker: WorkerId, now_s: float
@@ -140,14 +155,20 @@ class PeerRequests:
                 name if is_shared else "",
             ),
         )
+        self.came_back(request, now_s)
         ticket: Ticket = next(self._tickets)
         self._known[origin, record.request] = ticket, request
+        if is_shared:
+            self._latest[record.owner, name] = origin, record.request
         self._open.room.follow(
             ticket, request, record.num_output, worker, now_s, is_inside=record.room == "inside"
         )
 
     def _leave(self, name: tuple[str, int], usage: Usage | None, now_s: float, *, was_refused: bool) -> None:
         if (known := self._known.pop(name, None)) is not None:
+            program = known[1].owner, known[1].program.shared
+            if self._latest.get(program) == name:
+                del self._latest[program]
             self._open.room.ended(*known, usage, now_s, was_refused=was_refused)
 
     def _worker(self, server: str) -> Worker | None:

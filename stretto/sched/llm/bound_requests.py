@@ -188,7 +188,7 @@ def anew(entry: QueueEntry, item: int, moved_from: InstanceId | None = None) -> 
     return anew
 
 
-def naming(choice: Choice | None, moved_from: InstanceId | None) -> Choice | None:
+def naming_move(choice: Choice | None, moved_from: InstanceId | None) -> Choice | None:
     """Return a choice whose reason says whether the request has moved."""
     if choice is None or moved_from in (None, choice.instance):
         return choice

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from itertools import islice
 
 from stretto.cluster.messages import InstanceId
-from stretto.sched.llm.bound_requests import BoundRequests, anew, naming
+from stretto.sched.llm.bound_requests import BoundRequests, anew, naming_move
 from stretto.sched.llm.loads import InstanceLoads
 from stretto.sched.llm.placing import Describe
 from stretto.sched.orders.order import MAX_ASKED
@@ -89,7 +89,7 @@ class Moves:
         for entry in self._bound.queue(source).heads(min(_HEADS, self._num_asks), now_s):
             self._num_asks -= 1
             request = self._describe(entry, now_s, source, ahead_s)
-            choice = naming(self._loads.choice.choose(request, now_s, entry), source)
+            choice = naming_move(self._loads.choice.choose(request, now_s, entry), source)
             if choice is None or choice.instance == source:
                 ahead_s += self._bound.of(entry).share_s
                 continue

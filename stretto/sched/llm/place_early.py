@@ -14,7 +14,7 @@ from dataclasses import replace
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.sched.engines.queue import EngineQueue
-from stretto.sched.llm.bound_requests import BoundRequests, anew, naming
+from stretto.sched.llm.bound_requests import BoundRequests, anew, naming_move
 from stretto.sched.llm.loads import InstanceLoads
 from stretto.sched.llm.moves import Moves
 from stretto.sched.llm.placing import Describe, Placed
@@ -166,7 +166,7 @@ class PlaceEarly:
             if not self._shown.may_go_out(entry) or not self._loads.eligible.may_bind(entry):
                 return 0
             request = self._describe(entry, now_s)
-            choice = naming(self._loads.choice.choose(request, now_s, entry), entry.moved_from)
+            choice = naming_move(self._loads.choice.choose(request, now_s, entry), entry.moved_from)
             return int(choice is not None)
 
         while self._queue and self._loads.choice.may_bind:
