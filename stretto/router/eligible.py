@@ -102,9 +102,8 @@ class Eligible:
         is_limited = any(worker.key_rests.until_s(client_key) > now_s for worker in self._workers)
         name = f"{model if is_listed else ''}{'/again' if client.tried else ''}"
         if self._workers.has_roles:
-            name = (
-                f"{name}/{'answer' if client.prefilled else 'split' if client.request.may_split else 'whole'}"
-            )
+            may_split = client.request.may_split and not client.stays_whole
+            name = f"{name}/{'answer' if client.prefilled else 'split' if may_split else 'whole'}"
         if client.room_at is not None:
             name = f"{name}@{client.room_at}"
         if client.home.worker is not None:

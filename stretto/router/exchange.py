@@ -230,6 +230,12 @@ class RoutedExchange:
         self.trace.failed(reason)
         self.refused_by_worker(502, reason, None)
 
+    def prefill_unfit(self, status: int) -> None:
+        """Go on with the whole request, as a worker takes no prompt alone of it."""
+        self.attempts.running = None
+        self.trace.failed(f"it answered a prompt with status {status}")
+        self.act(self.router_state.prefills.unfit(self.ticket, status, monotonic()))
+
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""
         self.attempts.give_up(reason)

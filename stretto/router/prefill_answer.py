@@ -13,6 +13,8 @@ from stretto.router.attempt import AttemptOwner
 from stretto.router.messages import WorkerUsage
 
 _MAX_BYTES = 1_000_000
+_ABOUT_REQUEST = (400, 413, 422)
+"""Statuses that are about a request, perhaps about what is changed in it for its prompt alone."""
 _PREFILL = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -35,6 +37,10 @@ class Prefilling(Protocol):
 
     def prefill_refused(self, reason: str) -> None:
         """Go on after an answer without what another worker needs."""
+        ...
+
+    def prefill_unfit(self, status: int) -> None:
+        """Go on with the whole request after an answer that is about the request."""
         ...
 
 
@@ -65,10 +71,12 @@ class PrefillAnswer:
         self._otherwise = otherwise
         self._report_to = report_to
         self._body = bytearray()
+        self._status = 200
 
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; one that is no good goes the way of other answers."""
-        if answer.status != 200:
+        self._status = status = answer.status
+        if status not in _ABOUT_REQUEST and not 200 <= status < 300:
             self._report_to(self._otherwise)
             self._otherwise.on_head(answer)
 
@@ -79,6 +87,9 @@ class PrefillAnswer:
 
     def on_end(self) -> None:
         """Hand on where the KV is."""
+        if self._status in _ABOUT_REQUEST:
+            self._request.prefill_unfit(self._status)
+            return
         body = bytes(self._body)
         try:
             answer = json.loads(body)
