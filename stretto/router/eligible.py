@@ -71,6 +71,12 @@ class Eligible:
             among = [worker for worker in among if worker not in tried] or among
         return None if len(among) == num_taking else among
 
+    def takers(self, client: Client, now_s: float) -> Sequence[str]:
+        """Return the addresses of the workers that serve and may take a request now; "" stands for all."""
+        among, workers = self.among(client, now_s), [*self._workers]
+        able = [one for one in workers if one.state == "serving" and (among is None or one.id in among)]
+        return ("",) if len(able) == len(workers) else [one.server for one in able]
+
     def reporting(self, request: RoutedRequest) -> list[WorkerId]:
         """Return the workers in whose reports a request's token ids may be looked up.
 

@@ -7,7 +7,7 @@ client change together here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 from stretto.cluster.placement import Bound, Choice, Placement, Unbound
@@ -129,8 +129,14 @@ class OpenRequests:
         self.account.catch_up()  # it is asked from now on
         self.waiting.add(name, ticket, entry, client.since_s)
         if self.announcer is not None and not is_offline_request(client.placed):
-            worker = None if client.bound is None else self.workers.get(client.bound[0].instance)
-            self.announcer.waits(ticket, "" if worker is None else worker.server, client.request.owner)
+            self.announcer.waits(ticket, name, client.request.owner)
+
+    def takers(self, name: QueueName, now_s: float) -> Sequence[str]:
+        """Return the addresses of the workers that take now what waits in a queue; "" stands for all."""
+        if isinstance(name, str):
+            return self.eligible.takers(self.clients[self.waiting.one_of(name)], now_s)
+        worker = self.workers.get(name)
+        return () if worker is None else (worker.server,)
 
     def note_waiting(self, ticket: Ticket) -> None:
         """Count a request as waiting or held, unless it is of an app of this process."""

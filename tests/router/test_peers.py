@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("msgspec")
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement import Placement, PromptKey
+from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.model.errors import BadReply, ConfigError
@@ -61,7 +62,13 @@ class Door:
     """One router: its state machine, what follows its peers, and the requests that run and wait there."""
 
     def __init__(
-        self, name: str, *, num_slots: int = 8, kv_tokens: int | None = None, **more: object
+        self,
+        name: str,
+        *,
+        num_slots: int = 8,
+        kv_tokens: int | None = None,
+        placement: Placement | None = None,
+        **more: object,
     ) -> None:
         workers = [
             WorkerConfig(
@@ -69,7 +76,7 @@ class Door:
             )
             for number in range(NUM_WORKERS)
         ]
-        self.state = RouterState(RouterConfig(**more), Stretto())  # type: ignore[arg-type]
+        self.state = RouterState(RouterConfig(**more), placement or Stretto())  # type: ignore[arg-type]
         for config in workers:
             worker = self.state.membership.add(config).id
             self.state.membership.check_passed(worker, MODELS, kv_tokens, 0.0)
@@ -292,6 +299,27 @@ def test_what_another_router_does_not_wait_for_is_not_kept() -> None:
     other.forget_silent(now_s)
     one.forget_silent(now_s + SILENT_S)
     assert len(one.running) == min(4 * NUM_WORKERS, len(one.running) + len(one.waiting))
+
+
+@pytest.mark.parametrize("placement", [Stretto, LeastLoaded])
+def test_what_another_router_cannot_use_is_not_kept(placement: Callable[[], Placement]) -> None:
+    """It waits for one worker, as for another model, or as it does not reach the others."""
+    one, other = doors = [Door(name, num_slots=4, placement=placement()) for name in "ab"]
+    for worker in range(1, NUM_WORKERS):
+        other.act(other.state.membership.check_failed(worker, "it is away", 0.0))
+    for number in range(20):
+        other.ask(request_of(number), 0.0)
+    for number in range(20, 60):
+        one.ask(request_of(number), 0.0)
+    now_s = exchange(doors, 0.0)
+    for ticket in [*one.running]:
+        one.end(ticket, now_s)
+    exchange(doors, now_s)
+    assert one.waiting
+    views = [one.state._loads.view(worker) for worker in range(NUM_WORKERS)]
+    kept = [0 if view is None else view.kept_slots for view in views]
+    assert kept[1:] == [0, 0]
+    assert [num for num, _ in one.loads()[1:]] == [4, 4]
 
 
 def test_parts_of_a_worker_are_by_the_weights_of_the_owners_that_wait() -> None:

@@ -128,6 +128,14 @@ def test_a_prompt_that_fails_goes_to_the_next_worker_and_then_whole_to_one_for_a
     state.check_invariants()
 
 
+def test_the_last_attempt_is_whole_although_workers_for_prompts_are_left() -> None:
+    state = state_of("prefill", "prefill", "prefill", "decode")
+    ticket, _ = state.arrive(REQUEST, 0.0)
+    parts = [where(state.refused(ticket, 502, 1.0 + number))[1] for number in range(2)]
+    assert parts == ["prefill", "whole"]
+    state.check_invariants()
+
+
 def test_without_a_worker_for_answers_a_computed_prompt_waits_for_one() -> None:
     state = state_of(*PAIR)
     ticket, _ = state.arrive(REQUEST, 0.0)
