@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -217,7 +217,7 @@ class RoutedExchange:
             owner = PrefillAnswer(self, self._taken, self.attempts.report_to)
         self.attempts.send(action, link, owner)
 
-    def prefilled(self, transfer: bytes, usage: WorkerUsage) -> None:
+    def prefilled(self, transfer: Mapping[str, object], usage: WorkerUsage) -> None:
         """Go on with the answer at another worker, which is sent `transfer`."""
         self.attempts.running = None
         self.outgoing.transfer = transfer

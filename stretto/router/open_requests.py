@@ -20,6 +20,7 @@ from stretto.router import believable
 from stretto.router.announcing.announcer import Announcer
 from stretto.router.announcing.records import ended_record, left_record, sent_record
 from stretto.router.config import RouterConfig
+from stretto.router.deferred_machine import DeferredMachine
 from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
@@ -37,7 +38,6 @@ from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
 from stretto.router.split_requests import describe_part, part_of
-from stretto.router.told_later import ToldLater
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
@@ -93,7 +93,7 @@ class OpenRequests:
         engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
         account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
-        self.account = ToldLater(account, lambda: bool(self.waiting) or self.announcer is not None)
+        self.account = DeferredMachine(account, lambda: bool(self.waiting) or self.announcer is not None)
         self.waiting = Waiting(engine, profile, account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)

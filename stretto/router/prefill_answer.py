@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from stretto.http.client.answer_parser import AnswerParser
@@ -31,7 +31,7 @@ _CHAT = {"max_completion_tokens": 1}
 class Prefilling(Protocol):
     """The request whose prompt is computed."""
 
-    def prefilled(self, transfer: bytes, usage: WorkerUsage) -> None:
+    def prefilled(self, transfer: Mapping[str, object], usage: WorkerUsage) -> None:
         """Go on with the answer at another worker, which is sent `transfer`."""
         ...
 
@@ -51,9 +51,9 @@ def prefill_body(body: bytes, *, is_chat: bool) -> bytes:
     return _with_fields(body, {**_FIELDS, **(_CHAT if is_chat else {}), "kv_transfer_params": _PREFILL})
 
 
-def answer_body(body: bytes, transfer: bytes) -> bytes:
+def answer_body(body: bytes, transfer: Mapping[str, object]) -> bytes:
     """Return the body of a request whose prompt has been computed elsewhere."""
-    return _with_fields(body, {"kv_transfer_params": json.loads(transfer)})
+    return _with_fields(body, {"kv_transfer_params": transfer})
 
 
 class PrefillAnswer:
@@ -101,7 +101,7 @@ class PrefillAnswer:
             return
         usage = UsageReader()
         usage.feed(body)
-        self._request.prefilled(json.dumps(transfer).encode(), usage.usage())
+        self._request.prefilled(transfer, usage.usage())
 
     def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
         """Handle an attempt that has failed, as others are."""

@@ -21,7 +21,7 @@ from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.model.errors import BadReply, ConfigError
-from stretto.router.announcing.announcer import BEAT_S
+from stretto.router.announcing.announcer import BEAT_S, GATHER_S, PRESSED_S
 from stretto.router.announcing.wire import MOST_LETTERS, read_message, write_message
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import (
@@ -42,7 +42,7 @@ from stretto.router.router_state import RouterState
 MODELS = {"m": {"id": "m"}}
 NUM_WORKERS = 3
 STEP_S = 0.05
-CHECKED = 20
+CHECKED = 5
 
 
 def key_of(name: int, num_blocks: int) -> PromptKey:
@@ -360,6 +360,16 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(BadReply):
         door.peers.receive(data, 0.0)
     assert door.loads() == [(0, 0)] * NUM_WORKERS
+
+
+def test_a_router_tells_at_once_while_something_waits_at_another_one() -> None:
+    """Batches of a router that does not say so, and of one that says more, are read too."""
+    door = Door("a")
+    found = []
+    for fields in ((), (True,), (False,), (True, "a field of later")):
+        door.hear(write_message(["batch", "b", 0, [], {}, {}, None, *fields]), 0.0)
+        found.append(door.peers.gather_s)
+    assert found == [GATHER_S, PRESSED_S, GATHER_S, PRESSED_S]
 
 
 @settings(max_examples=60, deadline=None)

@@ -180,9 +180,9 @@ class Peers:
         return peer
 
     def _take_batch(self, peer: Peer, batch: PeerBatch, now_s: float) -> Collection[WorkerId]:
-        if batch.waits is not None and batch.number >= peer.number:
-            peer.waits = batch.waits
-        peer.is_pressed = batch.is_pressed
+        if batch.number >= peer.number:
+            peer.is_pressed = batch.is_pressed
+            peer.waits = peer.waits if batch.waits is None else batch.waits
         if (history := batch.wants.get(self.announcer.origin)) is not None:
             self.announcer.asked(peer.origin, history=history)
         if batch.number <= peer.number:
