@@ -4,8 +4,9 @@ Blank lines part paragraphs and headings, where lines stand further apart than u
 
 A wide gap parts two cells of a line. Lines are rows of a table if their cells stand in columns: a cell
 overlaps one column, or none, and no two cells of a line the same. A line under a row with nothing in the
-first column goes on with the cells above it, and one at the height of that row is its rest. A short line in the first column alone is a row if another row
-follows. Three lines of two cells or more make a table, if cells have few words: prose in two columns is none.
+first column goes on with the cells above it, and one at the height of that row is its rest. A short line in
+the first column alone is a row if another row follows. Three lines of two cells or more make a table, if
+cells have few words: prose in two columns is none.
 """
 
 from __future__ import annotations
