@@ -134,7 +134,7 @@ planner-tests: env ## the planner's fast scheduler against the production one, o
 	STRETTO_EXAMPLES=1000 $(BIN)/pytest tests/planner/test_fast_scheduler.py
 
 fault-tests: env ## 500 random workloads and 500 planned runs with faults in virtual time; failing servers of all kinds; 20 real runs with kills; 200 kills of a batch
-	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py tests/sim/test_room_faults.py tests/sim/test_placement_faults.py tests/sim/test_failing_servers.py tests/planner/test_faults_of_runs.py
+	STRETTO_FAULT_RUNS=500 $(BIN)/pytest tests/sim/test_faults.py tests/sim/test_room_faults.py tests/sim/test_placement_faults.py tests/sim/test_session_faults.py tests/sim/test_failing_servers.py tests/planner/test_faults_of_runs.py
 	STRETTO_FAULT_RUNS=500 STRETTO_SOAK_S=1 $(BIN)/pytest -m "long or not long" tests/hostile/test_failing_real_servers.py
 	STRETTO_KILLED_RUNS=20 $(BIN)/pytest -s -m long tests/hostile/test_killed_runs.py
 	STRETTO_KILLED_BATCHES=200 $(BIN)/pytest -s -m long tests/hostile/test_killed_batches.py

@@ -19,14 +19,14 @@ LINK_BYTES_S = 25e9
 _BLOCK_TOKENS = 16
 
 
-def is_prefill(told: Any) -> bool:
+def is_prefill(params: Any) -> bool:
     """Return whether a request wants the KV of its prompt kept for another server."""
-    return isinstance(told, Mapping) and told.get("do_remote_decode") is True
+    return isinstance(params, Mapping) and params.get("do_remote_decode") is True
 
 
-def is_prefilled(told: Any) -> bool:
+def is_prefilled(params: Any) -> bool:
     """Return whether another server has computed the prompt of a request."""
-    return isinstance(told, Mapping) and told.get("do_remote_prefill") is True
+    return isinstance(params, Mapping) and params.get("do_remote_prefill") is True
 
 
 def transfer_of(prepared: PreparedRequest, engine_id: str, number: int) -> Mapping[str, object]:

@@ -125,13 +125,13 @@ class LLMRoutes:
 
     async def _generate(self, request: HttpRequest, asked: GenerateRequest) -> None:
         prepared, number = self.prepare(asked)
-        told = asked.extra.get("kv_transfer_params")
-        if is_prefilled(told):
+        params = asked.extra.get("kv_transfer_params")
+        if is_prefilled(params):
             for choice in prepared.choices:
                 await self.replica.receive_kv(
                     list(choice.prompt), prepared.options.cache_salt, self._kv_token_s
                 )
-        transfer = transfer_of(prepared, self._engine_id, number) if is_prefill(told) else None
+        transfer = transfer_of(prepared, self._engine_id, number) if is_prefill(params) else None
         await self.run(request, prepared, OpenAIWriter(prepared, self.served.name, number, transfer))
 
     async def _models(self, request: HttpRequest) -> None:

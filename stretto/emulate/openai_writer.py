@@ -101,8 +101,8 @@ class OpenAIWriter:
         self._num_tokens = sum(len(choice.answer.ids) for choice in self._request.choices)
         choices = tuple(map(self._whole_choice, self._request.choices))
         answer = replace(self._head, choices=choices, counts=self._counts(num_cached))
-        told = {**whole_json(self._request.api, answer), **self._transfer}
-        return json.dumps(told, ensure_ascii=False).encode()
+        body = {**whole_json(self._request.api, answer), **self._transfer}
+        return json.dumps(body, ensure_ascii=False).encode()
 
     def _whole_choice(self, choice: PreparedChoice) -> AnswerChoice:
         options, answer = self._request.options, choice.answer

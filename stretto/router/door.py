@@ -172,7 +172,8 @@ class RouterDoor:
             self._begin(requests)
             return
         self._begin([one for one in requests if not one[1].text])
-        _of_each(lambda *one: tokens.read(one[1].text, partial(self._found_ids, *one)), requests)
+        texts = [one for one in requests if one[1].text]
+        _of_each(lambda *one: tokens.read(one[1].text, partial(self._found_ids, *one)), texts)
 
     def _found_ids(self, exchange: RoutedExchange, routed: RoutedRequest, ids: Sequence[int]) -> None:
         """Place a request whose prompt has become token ids; without ids, one that has none."""

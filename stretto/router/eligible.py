@@ -71,6 +71,12 @@ class Eligible:
             among = [worker for worker in among if worker not in tried] or among
         return None if len(among) == num_taking else among
 
+    def takers(self, client: Client, now_s: float) -> Sequence[str]:
+        """Return the addresses of the workers that serve and may take a request now; "" stands for all."""
+        among, workers = self.among(client, now_s), [*self._workers]
+        able = [one for one in workers if one.state == "serving" and (among is None or one.id in among)]
+        return ("",) if len(able) == len(workers) else [one.server for one in able]
+
     def reporting(self, request: RoutedRequest) -> list[WorkerId]:
         """Return the workers in whose reports a request's token ids may be looked up.
 
@@ -96,9 +102,8 @@ class Eligible:
         is_limited = any(worker.key_rests.until_s(client_key) > now_s for worker in self._workers)
         name = f"{model if is_listed else ''}{'/again' if client.tried else ''}"
         if self._workers.has_roles:
-            name = (
-                f"{name}/{'answer' if client.prefilled else 'split' if client.request.may_split else 'whole'}"
-            )
+            may_split = client.request.may_split and not client.stays_whole
+            name = f"{name}/{'answer' if client.prefilled else 'split' if may_split else 'whole'}"
         if client.room_at is not None:
             name = f"{name}@{client.room_at}"
         if client.home.worker is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -217,7 +217,7 @@ class RoutedExchange:
             owner = PrefillAnswer(self, self._taken, self.attempts.report_to)
         self.attempts.send(action, link, owner)
 
-    def prefilled(self, transfer: bytes, usage: WorkerUsage) -> None:
+    def prefilled(self, transfer: Mapping[str, object], usage: WorkerUsage) -> None:
         """Go on with the answer at another worker, which is sent `transfer`."""
         self.attempts.running = None
         self.outgoing.transfer = transfer
@@ -229,6 +229,12 @@ class RoutedExchange:
         self.attempts.running = None
         self.trace.failed(reason)
         self.refused_by_worker(502, reason, None)
+
+    def prefill_unfit(self, status: int) -> None:
+        """Go on with the whole request, as a worker takes no prompt alone of it."""
+        self.attempts.running = None
+        self.trace.failed(f"it answered a prompt with status {status}")
+        self.act(self.router_state.prefills.unfit(self.ticket, status, monotonic()))
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""

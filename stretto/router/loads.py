@@ -23,10 +23,10 @@ from stretto.cluster.placement import (
 )
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.mean_output import MeanOutput
+from stretto.router.deferred_machine import DeferredMachine
 from stretto.router.hit_correction import HitCorrection
 from stretto.router.messages import Ticket, WorkerId, WorkerUsage
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineAtWorkers, OfflineRules, is_offline_request
-from stretto.router.told_later import ToldLater
 from stretto.router.workers import Worker
 
 _NO_LIMIT = 2**22
@@ -73,7 +73,7 @@ class WorkerLoads:
         self._is_early = placement.binds != "late"
         self._table = InstanceTable(placement.load, with_full=self._is_early)
         machine = OfflineAtWorkers(self._table, offline)
-        self._offline = ToldLater(machine, lambda: machine.num_running > 0)
+        self._offline = DeferredMachine(machine, lambda: machine.num_running > 0)
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, RunningAtWorker] = {}
         self._all_outputs = MeanOutput(_FIRST_OUTPUT)

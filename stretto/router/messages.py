@@ -140,7 +140,7 @@ class Send:
         held_s: part of them for which it was held, because its program had no room.
         why: what it has waited for; "" if it has not.
         deadline_s: time by which its program should end; None if there is none.
-        part: which part of the request the worker takes (`parts.py`).
+        part: which part of the request the worker takes (`split_requests.py`).
     """
 
     ticket: Ticket

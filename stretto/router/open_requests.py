@@ -7,7 +7,7 @@ client change together here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 from stretto.cluster.placement import Bound, Choice, Placement, Unbound
@@ -20,6 +20,7 @@ from stretto.router import believable
 from stretto.router.announcing.announcer import Announcer
 from stretto.router.announcing.records import ended_record, left_record, sent_record
 from stretto.router.config import RouterConfig
+from stretto.router.deferred_machine import DeferredMachine
 from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
@@ -37,7 +38,6 @@ from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
 from stretto.router.split_requests import describe_part, part_of
-from stretto.router.told_later import ToldLater
 from stretto.router.waiting import QueueName, Waiting
 from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
@@ -93,7 +93,7 @@ class OpenRequests:
         engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
         account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
-        self.account = ToldLater(account, lambda: bool(self.waiting) or self.announcer is not None)
+        self.account = DeferredMachine(account, lambda: bool(self.waiting) or self.announcer is not None)
         self.waiting = Waiting(engine, profile, account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)
@@ -129,8 +129,14 @@ class OpenRequests:
         self.account.catch_up()  # it is asked from now on
         self.waiting.add(name, ticket, entry, client.since_s)
         if self.announcer is not None and not is_offline_request(client.placed):
-            worker = None if client.bound is None else self.workers.get(client.bound[0].instance)
-            self.announcer.waits(ticket, "" if worker is None else worker.server, client.request.owner)
+            self.announcer.waits(ticket, name, client.request.owner)
+
+    def takers(self, name: QueueName, now_s: float) -> Sequence[str]:
+        """Return the addresses of the workers that take now what waits in a queue; "" stands for all."""
+        if isinstance(name, str):
+            return self.eligible.takers(self.clients[self.waiting.one_of(name)], now_s)
+        worker = self.workers.get(name)
+        return () if worker is None else (worker.server,)
 
     def note_waiting(self, ticket: Ticket) -> None:
         """Count a request as waiting or held, unless it is of an app of this process."""

@@ -4,7 +4,7 @@ for the rest of an answer that was cut.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stretto.http.client_request import ClientRequest
 from stretto.router.body_edits import Span, edited
@@ -33,7 +33,7 @@ class OutgoingRequest:
         self._priority_at: Sequence[Span] = ()
         self.is_repeatable = True
         self.rest: bytes | None = None
-        self.transfer = b""
+        self.transfer: Mapping[str, object] = {}
         self.sent_body = b""
 
     def read(self, routed: RoutedRequest) -> None:

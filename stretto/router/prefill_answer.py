@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from stretto.http.client.answer_parser import AnswerParser
@@ -13,6 +13,8 @@ from stretto.router.attempt import AttemptOwner
 from stretto.router.messages import WorkerUsage
 
 _MAX_BYTES = 1_000_000
+_ABOUT_REQUEST = (400, 413, 422)
+"""Statuses that are about a request, perhaps about what is changed in it for its prompt alone."""
 _PREFILL = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -29,12 +31,16 @@ _CHAT = {"max_completion_tokens": 1}
 class Prefilling(Protocol):
     """The request whose prompt is computed."""
 
-    def prefilled(self, transfer: bytes, usage: WorkerUsage) -> None:
+    def prefilled(self, transfer: Mapping[str, object], usage: WorkerUsage) -> None:
         """Go on with the answer at another worker, which is sent `transfer`."""
         ...
 
     def prefill_refused(self, reason: str) -> None:
         """Go on after an answer without what another worker needs."""
+        ...
+
+    def prefill_unfit(self, status: int) -> None:
+        """Go on with the whole request after an answer that is about the request."""
         ...
 
 
@@ -45,9 +51,9 @@ def prefill_body(body: bytes, *, is_chat: bool) -> bytes:
     return _with_fields(body, {**_FIELDS, **(_CHAT if is_chat else {}), "kv_transfer_params": _PREFILL})
 
 
-def answer_body(body: bytes, transfer: bytes) -> bytes:
+def answer_body(body: bytes, transfer: Mapping[str, object]) -> bytes:
     """Return the body of a request whose prompt has been computed elsewhere."""
-    return _with_fields(body, {"kv_transfer_params": json.loads(transfer)})
+    return _with_fields(body, {"kv_transfer_params": transfer})
 
 
 class PrefillAnswer:
@@ -65,10 +71,12 @@ class PrefillAnswer:
         self._otherwise = otherwise
         self._report_to = report_to
         self._body = bytearray()
+        self._status = 200
 
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; one that is no good goes the way of other answers."""
-        if answer.status != 200:
+        self._status = status = answer.status
+        if status not in _ABOUT_REQUEST and not 200 <= status < 300:
             self._report_to(self._otherwise)
             self._otherwise.on_head(answer)
 
@@ -79,6 +87,9 @@ class PrefillAnswer:
 
     def on_end(self) -> None:
         """Hand on where the KV is."""
+        if self._status in _ABOUT_REQUEST:
+            self._request.prefill_unfit(self._status)
+            return
         body = bytes(self._body)
         try:
             answer = json.loads(body)
@@ -90,7 +101,7 @@ class PrefillAnswer:
             return
         usage = UsageReader()
         usage.feed(body)
-        self._request.prefilled(json.dumps(transfer).encode(), usage.usage())
+        self._request.prefilled(transfer, usage.usage())
 
     def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
         """Handle an attempt that has failed, as others are."""

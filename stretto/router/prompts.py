@@ -194,13 +194,15 @@ def _num_answers(fields: Mapping[str, Any]) -> int:
 
 def _may_split(fields: Mapping[str, Any]) -> bool:
     """Return whether two workers may share a request: it has one answer of more than one token, whose prompt
-    is not part of it, and its client does not see to that itself.
+    is not part of it, and its client does not see to that itself. vLLM refuses an answer of one token where a
+    call of a tool is required.
     """
     asked = (
         fields.get("kv_transfer_params"),
         fields.get("echo"),
         fields.get("prompt_logprobs"),
         fields.get("store"),
+        fields.get("tool_choice") == "required",
     )
     return not any(asked) and _num_answers(fields) == 1 and _limit(fields) not in (0, 1)
 

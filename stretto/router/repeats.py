@@ -41,6 +41,7 @@ class Repeats:
         """
         client = self._open.clients[ticket]
         forget_prefill(client)
+        client.stays_whole |= client.num_attempts >= self._open.config.max_attempts - 1
         if client.hedge_of is not None:
             return [self._open.refuse(ticket, 502, reason, None, now_s)]
         if client.hedge is not None:

@@ -52,6 +52,7 @@ class Client:
         whole: the request as it came, where `placed` describes a part of it; None where no worker takes
             parts.
         prefilled: the prompt, when a worker has computed it for another one to write the answer.
+        stays_whole: whether it is not split any more.
         prefilled_s: seconds in which workers computed the prompt for others that have failed since.
         hedge: second attempt of the request, while that runs beside the first.
         hedge_of: the request of which it is the second attempt; None for others.
@@ -79,6 +80,7 @@ class Client:
     whole: PlacementRequest | None = None
     prefilled: Prefilled | None = None
     prefilled_s: float = 0.0
+    stays_whole: bool = False
     hedge: Ticket | None = None
     hedge_of: Ticket | None = None
     has_head: bool = False

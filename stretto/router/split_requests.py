@@ -12,7 +12,8 @@ second.
 - When no worker for prompts is left that has not failed a request, the request goes whole to a mixed worker,
   or if there is none to one for answers, which compute prompts too.
 - When the second worker fails, the prompt is computed again: the first one keeps KV until it is fetched.
-- Prefills count as no attempts of the request, except where they fail.
+- Prefills count as no attempts of the request, except where they fail. The last attempt is whole: two workers
+  would have to do well. So is the one after a worker that takes no prompt alone of the request.
 
 Source: disaggregated prefill of vLLM, `kv_transfer_params` in its OpenAI API.
 """
@@ -37,7 +38,7 @@ def able_for_part(workers: Sequence[Worker], client: Client) -> Sequence[Worker]
         return _serving(answers) or answers
     fresh = [one for one in _serving(prompts) if one.id not in client.tried]
     may_split = client.request.may_split and client.request.objective != "offline"
-    if may_split and fresh and _serving(answers):
+    if may_split and not client.stays_whole and fresh and _serving(answers):
         return fresh
     mixed = [one for one in workers if one.config.role == "mixed"]
     return _serving(mixed) or _serving(answers) or [*mixed, *answers]

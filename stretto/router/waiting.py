@@ -97,6 +97,10 @@ class Waiting:
         (entry,) = queue.heads(1, now_s)
         return queue.rank(entry), _ticket(entry)
 
+    def one_of(self, name: QueueName) -> Ticket:
+        """Return a request in a queue, which has some."""
+        return _ticket(next(iter(self._queues[name])))
+
     def queue(self, name: QueueName) -> list[Ticket]:
         """Return the requests in a queue, in order of arrival."""
         return sorted(map(_ticket, self._queues.get(name, ())))

@@ -32,8 +32,7 @@ class HeldPicture:
 
     Attributes:
         since_s: time from which it has been held, by the clock of the runtime or simulator.
-        needed_tokens: tokens that it would add to what programs keep in the memory of an instance.
-        reason: the same in words.
+        reason: why, in words, with the tokens that its program needs.
     """
 
     query: str
@@ -41,7 +40,6 @@ class HeldPicture:
     program: str
     step: str
     since_s: float
-    needed_tokens: int
     reason: str
 
 

@@ -325,8 +325,9 @@ class JobLoad(Observer):
         """
         if self._is_over():
             now_s, seconds = self._clock.now_s, self.samples.seconds
-            begun = [one for one in self._sent.values() if one.is_measured and one.first_s is not None]
-            seconds["first_token"] += [(one.first_s or now_s) - one.at_s for one in begun]
+            for one in self._sent.values():
+                if one.is_measured and one.first_s is not None:
+                    seconds["first_token"].append(one.first_s - one.at_s)
             stuck = [one for one in self._sent.values() if self._is_stuck(one)]
             seconds["first_token"] += [now_s - one.at_s for one in stuck]
             if seconds["job"]:

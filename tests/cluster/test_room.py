@@ -483,7 +483,9 @@ def test_bins_follow_each_other() -> None:
     assert Silences(is_named=True).chance(1e12, 1.0) == 0.0
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(n, marks=pytest.mark.long) for n in range(10, 30))]
+)
 def test_whatever_happens_room_returns_and_each_request_leaves_once(seed: int) -> None:
     draw = random.Random(seed)
     room = Room()

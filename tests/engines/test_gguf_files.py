@@ -87,10 +87,11 @@ def test_the_k_types_are_read_as_the_package_dequantises_them(
     assert 0.01 < read.std() < 1
 
 
+@pytest.mark.parametrize("type_name", ["Q4_K", pytest.param("Q8_0", marks=pytest.mark.long)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_are_those_of_transformers(family: str) -> None:
+def test_tokens_are_those_of_transformers(family: str, type_name: str) -> None:
     pytest.importorskip("accelerate")
-    for name, outcome in check_types([family], ["Q4_K"], 2, seed=1):
+    for name, outcome in check_types([family], [type_name], 2, seed=1):
         assert (outcome.num_prompts, outcome.wrong) == (2, ()), name
 
 

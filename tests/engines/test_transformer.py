@@ -451,7 +451,8 @@ def test_stop_token_ends_the_output_and_is_not_part_of_it(tiny_checkpoint: Path)
     llm.admit_tokens(LLMTask(1, "q", "", (), stopped), [5, 6, 7], ())
     done = drain(llm)[-1]
     assert isinstance(done, Done)
-    assert done.value == llm.tokenizer.decode(list(tokens[: count - 1])).strip()
+    text = llm.tokenizer.decode(list(tokens[: count - 1]))
+    assert done.value == text.rstrip("\ufffd").strip()  # half a character at the end is left out
 
 
 def test_kv_events_tell_of_the_prompt(tiny_checkpoint: Path) -> None:

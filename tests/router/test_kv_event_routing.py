@@ -105,6 +105,19 @@ def test_a_prompt_goes_to_the_server_that_has_reported_it(
     run(main())
 
 
+def test_a_prompt_of_token_ids_is_placed_once_though_texts_are_tokenised(
+    workers: tuple[WorkerConfig, ...],
+) -> None:
+    async def main() -> None:
+        async with routed(workers, str(MINI)) as (_, client):
+            asked = {"model": MODEL, "prompt": [1, 2, 3], "max_tokens": 2}
+            assert (await client.post("/v1/completions", json=asked)).status_code == 200
+            samples = read_samples((await client.get("/metrics")).text, ("stretto_attempts_total",))
+            assert sum(one.value for one in samples) == 1
+
+    run(main())
+
+
 def test_events_that_fail_to_be_applied_end_a_subscription_with_a_warning(
     workers: tuple[WorkerConfig, ...], caplog: pytest.LogCaptureFixture
 ) -> None:

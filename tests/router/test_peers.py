@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("msgspec")
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement import Placement, PromptKey
+from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.model.errors import BadReply, ConfigError
-from stretto.router.announcing.announcer import BEAT_S
+from stretto.router.announcing.announcer import BEAT_S, GATHER_S, PRESSED_S
 from stretto.router.announcing.wire import MOST_LETTERS, read_message, write_message
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.messages import (
@@ -41,7 +42,7 @@ from stretto.router.router_state import RouterState
 MODELS = {"m": {"id": "m"}}
 NUM_WORKERS = 3
 STEP_S = 0.05
-CHECKED = 20
+CHECKED = 5
 
 
 def key_of(name: int, num_blocks: int) -> PromptKey:
@@ -61,7 +62,13 @@ class Door:
     """One router: its state machine, what follows its peers, and the requests that run and wait there."""
 
     def __init__(
-        self, name: str, *, num_slots: int = 8, kv_tokens: int | None = None, **more: object
+        self,
+        name: str,
+        *,
+        num_slots: int = 8,
+        kv_tokens: int | None = None,
+        placement: Placement | None = None,
+        **more: object,
     ) -> None:
         workers = [
             WorkerConfig(
@@ -69,7 +76,7 @@ class Door:
             )
             for number in range(NUM_WORKERS)
         ]
-        self.state = RouterState(RouterConfig(**more), Stretto())  # type: ignore[arg-type]
+        self.state = RouterState(RouterConfig(**more), placement or Stretto())  # type: ignore[arg-type]
         for config in workers:
             worker = self.state.membership.add(config).id
             self.state.membership.check_passed(worker, MODELS, kv_tokens, 0.0)
@@ -294,6 +301,27 @@ def test_what_another_router_does_not_wait_for_is_not_kept() -> None:
     assert len(one.running) == min(4 * NUM_WORKERS, len(one.running) + len(one.waiting))
 
 
+@pytest.mark.parametrize("placement", [Stretto, LeastLoaded])
+def test_what_another_router_cannot_use_is_not_kept(placement: Callable[[], Placement]) -> None:
+    """It waits for one worker, as for another model, or as it does not reach the others."""
+    one, other = doors = [Door(name, num_slots=4, placement=placement()) for name in "ab"]
+    for worker in range(1, NUM_WORKERS):
+        other.act(other.state.membership.check_failed(worker, "it is away", 0.0))
+    for number in range(20):
+        other.ask(request_of(number), 0.0)
+    for number in range(20, 60):
+        one.ask(request_of(number), 0.0)
+    now_s = exchange(doors, 0.0)
+    for ticket in [*one.running]:
+        one.end(ticket, now_s)
+    exchange(doors, now_s)
+    assert one.waiting
+    views = [one.state._loads.view(worker) for worker in range(NUM_WORKERS)]
+    kept = [0 if view is None else view.kept_slots for view in views]
+    assert kept[1:] == [0, 0]
+    assert [num for num, _ in one.loads()[1:]] == [4, 4]
+
+
 def test_parts_of_a_worker_are_by_the_weights_of_the_owners_that_wait() -> None:
     weights = {"a": 1.0, "b": 3.0}
     routers = [{"w": {"a": 5}}, {"w": {"b": 1}, "v": {"a": 1}}, {}]
@@ -332,6 +360,16 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(BadReply):
         door.peers.receive(data, 0.0)
     assert door.loads() == [(0, 0)] * NUM_WORKERS
+
+
+def test_a_router_tells_at_once_while_something_waits_at_another_one() -> None:
+    """Batches of a router that does not say so, and of one that says more, are read too."""
+    door = Door("a")
+    found = []
+    for fields in ((), (True,), (False,), (True, "a field of later")):
+        door.hear(write_message(["batch", "b", 0, [], {}, {}, None, *fields]), 0.0)
+        found.append(door.peers.gather_s)
+    assert found == [GATHER_S, PRESSED_S, GATHER_S, PRESSED_S]
 
 
 @settings(max_examples=60, deadline=None)

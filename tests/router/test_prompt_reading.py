@@ -218,3 +218,14 @@ def test_counts_are_read_from_the_end_of_an_answer() -> None:
     reader.feed(b'{"usage":{"input_tokens":8,"input_tokens_details":{"cached_tokens":4},"output_tokens":9}}')
     assert reader.usage() == WorkerUsage(8, 9, 4), "OpenAI counts it among them"
     assert UsageReader().usage() == WorkerUsage()
+
+
+def test_requests_of_one_longer_answer_may_be_split() -> None:
+    def may_split(**fields: Any) -> bool:
+        asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
+        return read("/v1/chat/completions", **{**asked, **fields}).may_split
+
+    assert may_split()
+    assert may_split(n=1, tool_choice="auto", max_tokens=None)
+    whole: list[dict[str, Any]] = [{"n": 2}, {"max_tokens": 1}, {"store": True}, {"tool_choice": "required"}]
+    assert not any(may_split(**fields) for fields in whole)

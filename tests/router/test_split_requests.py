@@ -128,6 +128,14 @@ def test_a_prompt_that_fails_goes_to_the_next_worker_and_then_whole_to_one_for_a
     state.check_invariants()
 
 
+def test_the_last_attempt_is_whole_although_workers_for_prompts_are_left() -> None:
+    state = state_of("prefill", "prefill", "prefill", "decode")
+    ticket, _ = state.arrive(REQUEST, 0.0)
+    parts = [where(state.refused(ticket, 502, 1.0 + number))[1] for number in range(2)]
+    assert parts == ["prefill", "whole"]
+    state.check_invariants()
+
+
 def test_without_a_worker_for_answers_a_computed_prompt_waits_for_one() -> None:
     state = state_of(*PAIR)
     ticket, _ = state.arrive(REQUEST, 0.0)
@@ -206,6 +214,9 @@ def test_whatever_fails_each_request_ends_once(seed: int) -> None:
             elif kind < 0.7:
                 num_ended += 1
                 act(state.answered(ticket, 200, WorkerUsage(10, 5, 5), now_s))
+            elif kind < 0.75 and part == "prefill":
+                waiting.add(ticket)
+                act(state.prefills.unfit(ticket, 400, now_s))
             else:
                 waiting.add(ticket)
                 fails = kind < 0.85
@@ -271,6 +282,21 @@ def test_a_server_for_answers_that_fails_costs_no_request() -> None:
 
     with emulating(fleet_of(2, served_name="m")) as urls:
         run(main(urls))
+
+
+@pytest.mark.parametrize("status", [201, 204, 400, 422])
+def test_what_a_server_says_of_a_prompt_alone_is_not_passed_on(status: int) -> None:
+    """It is about a request that the router has made; the client gets the answer to its own."""
+
+    async def main() -> None:
+        async with routing("raw", "well", roles=PAIR) as at:
+            at.servers[0].raw = b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status
+            assert [(await at.ask()).status_code for _ in range(2)] == [200, 200]
+            assert all(one.state == "serving" for one in at.router_state.view.workers())
+            assert at.router_state.view.num_clients == 0
+            at.router_state.check_invariants()
+
+    run(main())
 
 
 def test_a_server_that_passes_no_kv_on_is_passed_over() -> None:

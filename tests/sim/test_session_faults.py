@@ -1,6 +1,6 @@
 """Sessions under random faults: each variable settles once, and every KV block returns.
 
-Set STRETTO_SESSION_FAULT_RUNS to run more seeds than a normal run does.
+Set STRETTO_FAULT_RUNS to run more seeds than a normal run does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
 
-NUM_RUNS = int(os.environ.get("STRETTO_SESSION_FAULT_RUNS", "20"))
+NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "60"))
 PROFILE = Profile(base_s=0.02, per_unit_s=0.001, per_output_s=0.02)
 
 

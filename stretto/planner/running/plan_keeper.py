@@ -108,7 +108,8 @@ class PlanKeeper:
         if not situation.requests:
             return
         found = await aside(partial(self._replanner.search, situation))
-        if self._is_lost.is_set():
+        # Replicas that are started on the same devices until then, and lost again, change nothing.
+        if (situation.dead, situation.unable) != (self._losses.dead, self._all_unable()):
             return
         for model, reason in found.unable.items():
             self._unable[model] = None
@@ -134,8 +135,11 @@ class PlanKeeper:
             self._executor.rest,
             {one.replica.key: self._clock() - self._added_s[one] for one in staying},
             self._losses.dead,
-            tuple({**self._unable, **self._losses.unable}),
+            self._all_unable(),
         )
+
+    def _all_unable(self) -> tuple[str, ...]:
+        return tuple({**self._unable, **self._losses.unable})
 
     def _now_s(self) -> float:
         """Return the seconds since the run began."""

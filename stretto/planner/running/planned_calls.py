@@ -61,9 +61,10 @@ class PlannedCall:
 
 @record
 class AskedCall:
-    """The message that a model gets for a call.
+    """What a call asks of its model.
 
     Attributes:
+        prompt: messages, or one text without a role.
         decode: settings of the decode.
         line: the line that is handed on as it is; None for a call of a node.
     """

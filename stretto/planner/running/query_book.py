@@ -61,7 +61,7 @@ class QueryBook:
         return next(iter(self._app.models)) if found is None else self._source.model_of(found.engine)
 
     def left(self) -> tuple[list[AppRequest], dict[str, dict[tuple[int, int], int]]]:
-        """Return the requests that have not ended, with the answers that they have, which are not apart."""
+        """Return the requests that have not ended, each with its answers, and no answers apart."""
         found: list[AppRequest] = []
         for number, request in enumerate(self.requests.planned()):
             if not self._has_ended[number]:

@@ -9,7 +9,7 @@ through other routers, so that a router which is started again learns what its o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from stretto.router.announcing.wire import (
     SentRecord,
     short_name,
 )
+from stretto.router.waiting import QueueName
 
 GATHER_S = 0.03
 """Seconds for which what is to be told is gathered while nothing waits: longer ones cost less, and are known
@@ -60,21 +61,22 @@ class Announcer:
     Attributes:
         on_news: called when there is something to tell that should not wait for the next sign of life.
         is_pressed: returns whether something waits here, for its turn or for room.
+        takers: returns the addresses of the workers that take now what waits in a queue; "" stands for all.
         wants: routers of which a snapshot is wanted, with whether their history is too.
-        waiting: how many requests of each owner wait for each worker.
     """
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
         self.on_news: Callable[[], None] = lambda: None
         self.is_pressed: Callable[[], bool] = lambda: False
+        self.takers: Callable[[QueueName, float], Sequence[str]] = lambda queue, now_s: ("",)
         self.wants: dict[str, bool] = {}
         self._served: OrderedDict[str, float] = OrderedDict()
         self._charged: set[str] = set()
         self._number = 0
         self._records: list[PeerRecord] = []
-        self.waiting: dict[str, dict[str, int]] = {}
-        self._waits_for: dict[int, tuple[str, str]] = {}
+        self._waiting: dict[QueueName, dict[str, int]] = {}
+        self._waits_for: dict[int, tuple[QueueName, str]] = {}
         self._has_new_waits = False
         self._running: dict[int, SentRecord] = {}
         self._history: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
@@ -103,25 +105,37 @@ class Announcer:
         """Note that a request has left."""
         self._add(record)
 
-    def waits(self, request: int, worker: str, owner: str) -> None:
-        """Note that a request of an owner waits for its turn at a worker; "" stands for any."""
+    def waits(self, request: int, queue: QueueName, owner: str) -> None:
+        """Note that a request of an owner waits for its turn in a queue."""
         owner = short_name(owner)
-        self._waits_for[request] = worker, owner
-        of_worker = self.waiting.setdefault(worker, {})
-        of_worker[owner] = of_worker.get(owner, 0) + 1
+        self._waits_for[request] = queue, owner
+        in_queue = self._waiting.setdefault(queue, {})
+        in_queue[owner] = in_queue.get(owner, 0) + 1
         self._waits_changed()
+
+    def waiting(self, now_s: float) -> dict[str, dict[str, int]]:
+        """Return how many requests of each owner wait for each worker that would take them now; "" stands for
+        all workers. A worker that nobody could use would be kept free for nothing.
+        """
+        found: dict[str, dict[str, int]] = {}
+        for queue, owners in self._waiting.items():
+            for worker in self.takers(queue, now_s):
+                of_worker = found.setdefault(worker, {})
+                for owner, num in owners.items():
+                    of_worker[owner] = of_worker.get(owner, 0) + num
+        return found
 
     def waits_no_more(self, request: int) -> None:
         """Note that a request has had its turn, or has left."""
         if (found := self._waits_for.pop(request, None)) is None:
             return
-        worker, owner = found
-        of_worker = self.waiting[worker]
-        of_worker[owner] -= 1
-        if not of_worker[owner]:
-            del of_worker[owner]
-            if not of_worker:
-                del self.waiting[worker]
+        queue, owner = found
+        in_queue = self._waiting[queue]
+        in_queue[owner] -= 1
+        if not in_queue[owner]:
+            del in_queue[owner]
+            if not in_queue:
+                del self._waiting[queue]
         self._waits_changed()
 
     def _waits_changed(self) -> None:
@@ -173,7 +187,7 @@ class Announcer:
             records, self._records = self._records, []
             self._number += bool(records)
             self._beat_s = now_s
-            waits = self._waits_now() if self._has_new_waits or is_due else None
+            waits = self._waits_now(now_s) if self._has_new_waits or is_due else None
             self._has_new_waits = False
             yield PeerBatch(
                 self.origin,
@@ -191,7 +205,7 @@ class Announcer:
                 self._gives_history = False
                 yield from self._histories()
             running, served = self._running_now(), dict(self._served)
-            yield PeerSnapshot(self.origin, self._number, running, served, self._waits_now())
+            yield PeerSnapshot(self.origin, self._number, running, served, self._waits_now(now_s))
 
     @property
     def is_asked(self) -> bool:
@@ -224,11 +238,11 @@ class Announcer:
             running.append(record if num_bytes <= MOST_BYTES else replace(record, blocks=b""))
         return running
 
-    def _waits_now(self) -> dict[str, dict[str, int]]:
+    def _waits_now(self, now_s: float) -> dict[str, dict[str, int]]:
         """Return who waits for which worker, as far as one message has room for it."""
         return {
             worker: dict(islice(owners.items(), _MOST_WAITING))
-            for worker, owners in islice(self.waiting.items(), _MOST_WAITING)
+            for worker, owners in islice(self.waiting(now_s).items(), _MOST_WAITING)
         }
 
     def _histories(self) -> Iterator[PeerHistory]:

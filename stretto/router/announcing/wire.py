@@ -1,9 +1,11 @@
 """The messages by which routers before the same workers tell each other what they send there.
 
 They are arrays of MessagePack. A message has two frames: the topic, which names the version of this format,
-and the message. Routers of several versions ignore each other. Workers are named by their addresses, and
-owners of requests by name or by the digest of their key. No text of a prompt is sent, only hashes of its
-blocks.
+and the message. Routers of several versions ignore each other. A new field stands at the end of a message,
+and has a default: routers that do not know it read the others. Any other change makes a new version.
+
+Workers are named by their addresses, and owners of requests by name or by the digest of their key. No text of
+a prompt is sent, only hashes of its blocks.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Peers:
         Raises:
             BadReply: it is no message of a router.
         """
-        return self._freed([*self._take(data, now_s), *self._keep_shares()], now_s)
+        return self._freed([*self._take(data, now_s), *self._keep_shares(now_s)], now_s)
 
     def _take(self, data: bytes, now_s: float) -> Collection[WorkerId]:
         """Take a message; return the workers where something has ended."""
@@ -146,20 +146,20 @@ class Peers:
         freed: list[WorkerId] = []
         for peer in [one for one in self._peers.values() if now_s >= one.heard_s + SILENT_S]:
             freed += self._forget(peer, now_s)
-        return self._freed([*freed, *self._keep_shares()], now_s)
+        return self._freed([*freed, *self._keep_shares(now_s)], now_s)
 
     def has_deaf(self, now_s: float) -> bool:
         """Return whether a peer is heard that does not give what it is asked for, as it does not hear us."""
         return any(one.is_behind and now_s >= one.behind_s + SILENT_S for one in self._peers.values())
 
-    def _keep_shares(self) -> Collection[WorkerId]:
+    def _keep_shares(self, now_s: float) -> Collection[WorkerId]:
         """Keep free what peers are due of the workers; return those where less is kept than before."""
         peers = [one for one in self._peers.values() if one.waits]
         if not peers and not self._keeps:
             return ()
         self._keeps = bool(peers)
         running = [[*one.running.values()] for one in peers]
-        return self.requests.keep_free(self.announcer.waiting, [one.waits for one in peers], running)
+        return self.requests.keep_free(self.announcer.waiting(now_s), [one.waits for one in peers], running)
 
     def check_invariants(self) -> None:
         """Check that what counts is what peers run. For tests."""
@@ -180,9 +180,9 @@ class Peers:
         return peer
 
     def _take_batch(self, peer: Peer, batch: PeerBatch, now_s: float) -> Collection[WorkerId]:
-        if batch.waits is not None and batch.number >= peer.number:
-            peer.waits = batch.waits
-        peer.is_pressed = batch.is_pressed
+        if batch.number >= peer.number:
+            peer.is_pressed = batch.is_pressed
+            peer.waits = peer.waits if batch.waits is None else batch.waits
         if (history := batch.wants.get(self.announcer.origin)) is not None:
             self.announcer.asked(peer.origin, history=history)
         if batch.number <= peer.number:

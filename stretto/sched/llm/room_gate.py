@@ -199,8 +199,7 @@ class RoomGate:
         entry = self._held[holding.key]  # type: ignore[index]
         reason = f"its program needs {holding.need:.0f} tokens of KV memory; {self._room.reason()}"
         step, record = entry.request.step, entry.request.record
-        need = round(holding.need)
-        return HeldPicture(entry.query, record.tenant, record.program, step, holding.since_s, need, reason)
+        return HeldPicture(entry.query, record.tenant, record.program, step, holding.since_s, reason)
 
     def due_s(self) -> float | None:
         """Return the time at which `released` or `overdue` should be asked even if nothing happens."""

@@ -75,7 +75,8 @@ class Program:
         is_over: whether its end was said while some of its queries had not ended.
         queries: queries that have not ended, the last one to come last.
         num_queries: number of its queries so far, if it may be several; else 0.
-        usual_s: mean seconds of work of such queries of its kind as it has ended, if it may be several.
+        usual_s: seconds of work that as many queries of its kind as it has ended usually take, if it may be
+            several.
         counts_as_ended: whether it is taken to have ended, though it may go on.
     """
 

@@ -1,4 +1,4 @@
-"""A state machine that is told many events at a time, while nobody asks it anything."""
+"""A state machine that gets many events at a time, while nobody asks it anything."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 _MOST = 64
-"""Events that wait: code that runs again and again in a row takes less time than between other work."""
+"""Most events that wait: code that runs again and again in a row takes less time than between other work."""
 _Machine = TypeVar("_Machine")
 _P = ParamSpec("_P")
 
 
-class ToldLater(Generic[_Machine]):
+class DeferredMachine(Generic[_Machine]):
     """A machine of which nobody needs to know at once what it makes of an event. It gets all events in the
     order in which they happened, so that it comes to the same state.
 
     Args:
-        is_asked: returns whether the machine is being asked, so that it is told of each event at once.
+        is_asked: returns whether the machine is being asked, so that it gets each event at once.
 
     Attributes:
-        machine: the machine, which may have yet to be told of the last events.
+        machine: the machine, which may not have got the last events.
     """
 
     def __init__(self, machine: _Machine, is_asked: Callable[[], bool]) -> None:
@@ -31,19 +31,19 @@ class ToldLater(Generic[_Machine]):
     def tell(
         self, event: Callable[Concatenate[_Machine, _P], object], *values: _P.args, **named: _P.kwargs
     ) -> None:
-        """Tell the machine of an event, by its method for that, now or later."""
+        """Call a method of the machine for an event, now or later."""
         self._events.append((event, values, named))
         if len(self._events) >= _MOST or self._is_asked():
             self.catch_up()
 
     @property
     def now(self) -> _Machine:
-        """The machine, which has been told of everything."""
+        """The machine, which has got all events."""
         self.catch_up()
         return self.machine
 
     def catch_up(self) -> None:
-        """Tell the machine of all that has happened."""
+        """Bring all events that wait to the machine, in order."""
         events, machine = self._events, self.machine
         while events:
             event, values, named = events.popleft()
