@@ -1,35 +1,48 @@
-"""A branch: answer from the first text, let the LLM judge that answer, and read the second only if it must.
+"""A branch: answer from the first text if it speaks of what is asked, else from the second.
 
-python examples/condition.py "Where did the captain live?" "The captain lived at the inn." "It was cold."
+python examples/condition.py "Where did the captain live?" "It was cold." "The captain lived at the inn."
+
+The default LLM is too small to judge, so a Python function does it. With a larger one, an `LLMCall` may take
+the place of the function: the page on apps shows it (docs/apps.md).
 """
 
 import asyncio
+import re
 import sys
 
 from stretto import ABSENT, Input, Runtime, Template
-from stretto.components import Condition, FirstPresent, LLMCall
-from stretto.engines import llm_engine
+from stretto.components import Condition, FirstPresent, LLMCall, ToolCall
+from stretto.engines import local_engines
+
+
+def speaks_of(question: str, text: str) -> str:
+    """Return "yes" if the text has half of the question's longer words, else "no"."""
+    words = re.findall(r"\w{4,}", question.lower())
+    return "yes" if 2 * sum(word in text.lower() for word in words) >= len(words) else "no"
+
 
 question, first, second = (Input(name, "text") for name in ("question", "first", "second"))
 
-draft = LLMCall(name="draft", prompt="answer_shortly", max_tokens=24, question=question, context=first)
-verdict = LLMCall(name="verdict", prompt="judge", question=question, text=draft["text"], max_tokens=4)
-good = Condition(name="good", value=verdict["text"], equals="yes")
-better = LLMCall(
-    name="better", prompt="refine", question=question, context=second, draft=draft["text"], when=good["no"]
+verdict = ToolCall(name="verdict", function="speaks_of", question=question, text=first)
+fits = Condition(name="fits", value=verdict["result"], equals="yes")
+from_first = LLMCall(
+    name="from_first", prompt="answer", question=question, context=first, max_tokens=40, when=fits["yes"]
 )
-answer = FirstPresent(better=better["text"], draft=draft["text"])
+from_second = LLMCall(
+    name="from_second", prompt="answer", question=question, context=second, max_tokens=40, when=fits["no"]
+)
+answer = FirstPresent(first=from_first["text"], second=from_second["text"])
 app = Template(
     "second_look",
-    draft >> verdict >> good >> better >> answer,
-    outputs={"answer": answer["value"], "better": better["text"]},
+    verdict >> fits >> from_first >> from_second >> answer,
+    outputs={"answer": answer["value"], "first": from_first["text"]},
 )
 
 
 async def main(asked: str, one: str, other: str) -> None:
-    async with Runtime([llm_engine(None)]) as runtime:
+    async with Runtime(local_engines(functions={"speaks_of": speaks_of})) as runtime:
         outputs = await runtime.run(app, {"question": asked, "first": one, "second": other})
-        read = "the first text" if outputs["better"] is ABSENT else "both texts"
+        read = "the second text" if outputs["first"] is ABSENT else "the first text"
         print(f"{outputs['answer']} (read {read})")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stretto import DEFAULT, Component, Document, Input, Runtime, Template, load_documents
 from stretto.apps.components.builder import Builder
+from stretto.documents.support import NOT_FOUND
 from stretto.engines import llm_engine, web_engine
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
@@ -20,30 +21,32 @@ MAX_ROUNDS = 4
 
 
 def add_round(build: Builder, question: Ref, drafts: list[Ref]) -> Ref:
-    """Search with the question and the last draft, refine that draft, and let the LLM judge the new one."""
+    """Search with the question and the last draft, let the LLM shorten the sentence that fits best, and take
+    the sentence itself if the LLM's words are not in it.
+    """
     words = tuple(Arg(str(ref), ref) for ref in (question, *drafts[-1:]))
     query = build.add("query", "aggregate", words, config={"join": " "})
-    hits = build.add("hits", "web_search", (Arg("queries", query),), engine="web", config={"k": 1})
-    variables = {"question": question, "context": Ref(hits.name, index=0)}
-    prompt = "answer"
-    if drafts:
-        prompt, variables["draft"] = "refine", drafts[-1]
-    draft = build.complete("draft", prompt, variables, engine="llm", decode={"max_tokens": 96})
-    judged = {"question": question, "text": draft}
-    verdict = build.complete("verdict", "judge", judged, engine="llm", decode={"max_tokens": 4})
+    hits = build.add("hits", "web_search", (Arg("queries", query),), engine="web", config={"k": 3})
+    given = (Arg("question", question), Arg("hits", hits))
+    quote = build.add("quote", "quote", given)
+    variables = {"question": question, "context": quote}
+    short = build.complete("short", "answer_shortly", variables, engine="llm", decode={"max_tokens": 40})
+    sentences = (Arg("quote", quote), Arg("short", short))
+    draft = build.add("draft", "supported", (*given, *sentences), config={"share": 1.0})
     known = (question, *drafts, draft)
     args = [Arg(f"draft{place}" if place else "question", ref) for place, ref in enumerate(known)]
     settings = {"body": "next_round", "result": "text"}
-    return build.add("answer", "expand", (*args, Arg("verdict", verdict)), config=settings)
+    return build.add("answer", "expand", tuple(args), config=settings)
 
 
 def next_round(inputs: Mapping[str, object]) -> Graph:
-    """The last draft, if it is good, adds nothing or was the last one allowed; else one more round."""
-    names = [name for name in inputs if name != "verdict"]
+    """The last draft, if it is an answer, adds nothing or was the last one allowed; else one more round."""
+    names = list(inputs)
     types = tuple((name, "text") for name in names)
-    texts = [inputs[name] for name in names]
+    texts = [str(text) for text in inputs.values()]
+    is_answer = not texts[-1].startswith(NOT_FOUND)
     adds_nothing = texts[-1] in texts[:-1]
-    if str(inputs["verdict"]).startswith("yes") or adds_nothing or len(names) > MAX_ROUNDS:
+    if is_answer or adds_nothing or len(names) > MAX_ROUNDS:
         return Graph("done", types, (), (), (("answer", Ref(names[-1])),))
     build = Builder()
     for name in names:

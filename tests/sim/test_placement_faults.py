@@ -106,8 +106,8 @@ class Watched(Placement):
         if isinstance(self.policy, ScoredPlacement):
             index = self.policy.index
             index.check_invariants()
-            assert all(member.num_running == 0 and not member.sent for member in index._members.values())
-            assert set(index._members) == self.there
+            assert all(member.num_running == 0 and not member.sent for member in index.members.values())
+            assert set(index.members) == self.there
         if isinstance(self.policy, E2):
             self.policy.check_invariants()
             assert self.policy.num_waiting == 0
