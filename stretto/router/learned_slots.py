@@ -7,7 +7,8 @@ the router, in its order. A worker tells how many run and wait when it is looked
   runs at once. A single look tells nothing. What has just come waits until the next step begins, so that it
   counts as waiting after `JUST_SENT_S` only: where requests are short, each look would show some.
 - Fewer may have run for want of KV memory. So while the router has requests that wait, and the worker is full
-  and has none, a little more is sent. If that waits there, the next trial comes after twice as many looks.
+  and has none, a little more is sent. If that waits there, the next trial comes after twice as many looks; if it
+  runs, at the next look.
 - A worker that was down may be another process, so that it is learned anew.
 """
 
@@ -71,6 +72,8 @@ class LearnedSlots:
         self.limit = num_running
 
     def _try_more(self, limit: int) -> None:
+        if self._before_trial is not None and limit > self._before_trial:  # as many run as were tried
+            self._before_trial, self._num_between, self._num_left = limit, 1, 1
         self._num_left -= 1
         if self._num_left <= 0:
             self._num_left = self._num_between

@@ -60,6 +60,20 @@ def test_what_was_learned_for_want_of_memory_grows_again() -> None:
     assert looks < 40
 
 
+def test_a_server_that_runs_more_than_before_is_soon_full_again() -> None:
+    """Trials were vain for long, so that they have become rare; from the first good one on they are not."""
+    slots = LearnedSlots()
+    looked(slots, *[(4, 5)] * 3)
+    looks = 0
+    for num_slots in (4, 32):
+        looks = 0
+        while looks < 500 and not (num_slots == 32 and slots.limit is not None and slots.limit >= 32):
+            assert slots.limit is not None
+            slots.look(min(num_slots, slots.limit), max(0, slots.limit - num_slots), are_held=True)
+            looks += 1
+    assert looks < 100
+
+
 def test_without_requests_that_wait_nothing_is_tried() -> None:
     slots = LearnedSlots()
     looked(slots, *[(20, 5)] * 3)
