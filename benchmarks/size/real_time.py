@@ -32,9 +32,9 @@ def run_real(
     window: Window,
     seed: int,
     speed: float,
-) -> tuple[JobLoad, float]:
-    """Run a load on an emulated server behind our runtime; return it with its samples, and the server's lag
-    as a share of the time that was waited.
+) -> tuple[JobLoad, float, float]:
+    """Run a load on an emulated server behind our runtime; return it with its samples, the server's lag as a
+    share of the time that was waited, and the emulated seconds by which the server's clock has slipped.
 
     Args:
         speed: emulated seconds in a real one; jobs come as much slower.
@@ -45,7 +45,8 @@ def run_real(
         (url,) = servers.urls
         uvloop.run(_run(jobs, _deployment(server, url), window, speed))
         spent = servers.spent()
-    return jobs, (spent.late_s - begun.late_s) / max(1e-9, spent.waited_s - begun.waited_s)
+    lag = (spent.late_s - begun.late_s) / max(1e-9, spent.waited_s - begun.waited_s)
+    return jobs, lag, (spent.slipped_s - begun.slipped_s) * speed
 
 
 async def _run(jobs: JobLoad, llm: Deployment, window: Window, speed: float) -> None:

@@ -4,8 +4,9 @@ Blank lines part paragraphs and headings, where lines stand further apart than u
 
 A wide gap parts two cells of a line. Lines are rows of a table if their cells stand in columns: a cell
 overlaps one column, or none, and no two cells of a line the same. A line under a row with nothing in the
-first column goes on with the cells above it. A short line in the first column alone is a row if another row
-follows. Three lines of two cells or more make a table, if cells have few words: prose in two columns is none.
+first column goes on with the cells above it, and one at the height of that row is its rest. A short line in
+the first column alone is a row if another row follows. Three lines of two cells or more make a table, if
+cells have few words: prose in two columns is none.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ _GAP_OF_CELLS = 0.7
 """Width of a gap between cells, as a share of the height of the line. Blanks of prose are half as wide."""
 _LEADING = 1.6
 """Largest distance from a line to the one that goes on with its cells, as a share of its height."""
+_SAME_LINE = 0.2
+"""Largest distance of the bottoms of two parts of a row, as a share of the height."""
 _STEP_OF_PARAGRAPHS = 1.35
 """Distance of lines from which a paragraph begins, as a multiple of the page's usual one."""
 _LEAST_ROWS = 3
 _MAX_COLUMNS = 40
 _MAX_ROWS = 200
+_CHECKED_ROWS = 20
+"""Rows after which columns of prose are told from a table, so that no long page takes long."""
 _MAX_WORDS = 8
 """Largest mean number of words in a cell."""
 _CURRENCIES = frozenset("$€£¥")
@@ -121,7 +126,11 @@ class _Table:
         places = self._places(line)
         if places is None or len(self.rows) == _MAX_ROWS:
             return False
-        if self._goes_on(line, places):
+        if len(self.rows) == _CHECKED_ROWS and not self.is_one():
+            return False
+        if self._is_beside(line, places):
+            self.rows[-1].update((column, cell.text) for column, cell in zip(places, line.cells, strict=True))
+        elif self._goes_on(line, places):
             for column, cell in zip(places, line.cells, strict=True):
                 self.rows[-1][column] += f" {cell.text}"
         elif len(places) > 1 or self._names_group(places, below):
@@ -149,6 +158,14 @@ class _Table:
             places += found or [num_columns]
             num_columns += not found
         return places if num_columns <= _MAX_COLUMNS else None
+
+    def _is_beside(self, line: Line, places: Sequence[int]) -> bool:
+        """Return whether a line is the rest of the row above it: PDFium parts some rows."""
+        return (
+            self.last is not None
+            and abs(self.last.bottom - line.bottom) < _SAME_LINE * line.height
+            and self.rows[-1].keys().isdisjoint(places)
+        )
 
     def _goes_on(self, line: Line, places: Sequence[int]) -> bool:
         """Return whether a line goes on with cells of the row above it."""

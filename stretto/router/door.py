@@ -110,12 +110,11 @@ class RouterDoor:
     def _take_arrived(self) -> None:
         """Read and place the requests that have come in this turn of the event loop."""
         arrived, self._arrived = self._arrived, []
-        rules = self._rules()
-        read = [(exchange, self._read(exchange, asked, rules)) for exchange, asked in arrived]
+        read = _of_each(partial(self._read, self._rules()), arrived)
         self._look_up([(exchange, routed) for exchange, routed in read if routed is not None])
 
     def _read(
-        self, exchange: RoutedExchange, asked: RequestHead | RoutedRequest, rules: ReadingRules
+        self, rules: ReadingRules, exchange: RoutedExchange, asked: RequestHead | RoutedRequest
     ) -> RoutedRequest | None:
         """Read the body of a request; None if it is refused or read beside the event loop, or its client has
         left.

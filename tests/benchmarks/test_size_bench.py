@@ -34,8 +34,11 @@ def test_a_load_of_recorded_traffic_runs_on_an_emulated_server() -> None:
     (server,) = parse_servers("A100", "Llama-3.1-8B-Instruct")
     objectives = parse_objectives("p95 first_token 2s")
     window = Window(0.2, 1.0, 3.4)
-    jobs, lag = run_real(server, traffic, Load("sessions", 4), objectives, window, seed=3, speed=1.0)
+    jobs, lag, slipped_s = run_real(
+        server, traffic, Load("sessions", 4), objectives, window, seed=3, speed=1.0
+    )
     samples = jobs.samples
     assert 0 < samples.num_requests <= len(samples.seconds["first_token"])
     assert 0 < samples.num_cached < samples.num_prompt
     assert lag >= 0
+    assert slipped_s >= 0

@@ -62,6 +62,18 @@ def test_rows_name_their_columns_and_paragraphs_are_parted() -> None:
     assert quote("What is the maximum temperature in use?", [text]) == "Parameter: in use; Maximum: 85 °C"
 
 
+def test_a_row_that_is_read_in_two_parts_is_one() -> None:
+    rows = [
+        ["Item", "Price", "Stock"],
+        ["Nut 1", "3.50", "7"],
+        ["Nut 2", "6.50", "14"],
+        ["Nut 3", "9.50", "8"],
+    ]
+    assert text_of(rows, (72, 192, 312), leading=16).split("\n") == [
+        f"| Item: {name} | Price: {price} | Stock: {stock}" for name, price, stock in rows[1:]
+    ]
+
+
 def test_prose_in_columns_and_names_without_a_header_are_no_tables_with_one() -> None:
     prose = [
         "There are ten or more words on this line",

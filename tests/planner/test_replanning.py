@@ -298,6 +298,41 @@ def test_a_drifting_run_switches_to_the_plan_that_is_found() -> None:
     assert done == ["DrainReplica", "DrainReplica"]
 
 
+def test_a_loss_that_says_nothing_new_holds_up_no_plan() -> None:
+    """While a plan is searched, a replica is started on the same device again, and lost again."""
+    lost = PlannedReplica(JUDGE, (1,))
+    stage = Stage((PlannedReplica(DRAFT, (0,)), lost))
+    done: list[str] = []
+
+    async def run() -> None:
+        book = CallBook(PAIR, stored(REQUESTS))
+        executor = PlanExecutor(PAIR, Plan("first", (stage,)), book.num_left)
+        loop, is_abandoned = asyncio.get_running_loop(), asyncio.Event()
+
+        class LosesMeanwhile(Scripted):
+            def search(self, now: Situation) -> Search:
+                again = threading.Event()
+                loop.call_soon_threadsafe(lambda: (keeper.lost(lost), again.set()))
+                assert again.wait(60)
+                return Search(None, [], {JUDGE: "it cannot start"})
+
+        def carry_out(actions: Iterable[ExecutorAction]) -> None:
+            done.extend(type(action).__name__ for action in actions)
+            is_abandoned.set()
+
+        scripted = LosesMeanwhile(PAIR, MACHINE, LENGTHS, min_heuristic)
+        keeper = PlanKeeper(scripted, 1000.0, book, executor, AnswersWatch(), carry_out, lambda seconds: None)
+        for placed in (action.placed for action in executor.advance() if hasattr(action, "placed")):
+            keeper.added(placed)
+        keeping = asyncio.create_task(keeper.run())
+        keeper.lost(lost)
+        await asyncio.wait_for(is_abandoned.wait(), 60)
+        keeping.cancel()
+
+    asyncio.run(run())
+    assert done[0] == "Abandon"
+
+
 def test_the_end_of_a_run_does_not_wait_for_a_search() -> None:
     has_begun, may_end = threading.Event(), threading.Event()
 

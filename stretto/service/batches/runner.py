@@ -139,12 +139,14 @@ class BatchRunner:
             await asyncio.sleep(_TICK_S)
             now_s = self.now()
             self._act(self.machine.wake(now_s))
-            if abs(now_s - self._cleaned_s) > _CLEAN_S:  # the clock may be set back
-                self._cleaned_s = now_s
-                for one in list(self._store.kept.expired(now_s, self._kept_s)):
-                    if not (isinstance(one, StoredFile) and self.machine.uses(one.id)):
-                        with suppress(NotSaved):  # tried again later
-                            await self._store.remove(one)
+            if abs(now_s - self._cleaned_s) <= _CLEAN_S:  # the clock may be set back
+                continue
+            self._cleaned_s = now_s
+            for one in list(self._store.kept.expired(now_s, self._kept_s)):
+                if isinstance(one, StoredFile) and self.machine.uses(one.id):
+                    continue
+                with suppress(NotSaved):  # tried again later
+                    await self._store.remove(one)
 
     async def _open(self, batch: str) -> None:
         record = self.machine.get(batch)
