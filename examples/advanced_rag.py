@@ -17,7 +17,9 @@ indexing = Indexing(files=files)
 expansion = QueryExpansion(question=question, num_queries=3)
 searching = Searching(queries=expansion["queries"], indexed=indexing["indexed"], top_k=16)
 reranking = Reranking(question=question, hits=searching["hits"], best=3)
-synthesis = Synthesis(question=question, hits=reranking["top"], mode="refine")
+# support=1.0 is for a small LLM: an answer whose words are not in the passages becomes the sentence that fits
+# best, and comes as a whole. Leave it out for a larger one, whose answer streams.
+synthesis = Synthesis(question=question, hits=reranking["top"], mode="refine", support=1.0)
 app = Template(
     "advanced_rag",
     indexing >> expansion >> searching >> reranking >> synthesis,

@@ -14,7 +14,9 @@ from stretto.engines import local_engines
 files = Input("files", "list[document]")
 
 splitting = Splitting(files=files, tokens=256)
-summing_up = MapReduce(items=splitting["chunks"], map_prompt="summarise", reduce_prompt="summarise", fan_in=4)
+summing_up = MapReduce(
+    items=splitting["chunks"], map_prompt="summarise", reduce_prompt="summarise", fan_in=4, max_tokens=40
+)
 app = Template(
     "map_reduce",
     splitting >> summing_up,

@@ -22,7 +22,7 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
 
 async def main(paths: list[Path]) -> None:
     documents = load_documents(paths)
-    app = naive_rag()
+    app = naive_rag(small_llm=True)  # without it for a larger LLM than the default one
     async with Runtime(local_engines()) as runtime:
         inputs = {"question": "How long may a line be?", "files": documents}
         queries = [await runtime.submit(app, inputs, configuration=c) for c in SETTINGS.values()]

@@ -10,7 +10,7 @@ from stretto.engines import llm_engine
 TOPICS = ("a student", "a cat", "an engineer", "a computer", "the weather", "a pianist")
 
 
-@P.SemanticFunction(conversation=P.VICUNA, max_tokens=64)
+@P.SemanticFunction(conversation=P.CHAT, max_tokens=48, repetition_penalty=1.2)
 def tell(
     topic: P.SemanticVariable,
     joke: P.Output = P.Output(temperature=0.5),

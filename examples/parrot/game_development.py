@@ -22,17 +22,16 @@ def design(task: P.SemanticVariable) -> None:
     3. {{output:third}}"""
 
 
-@P.SemanticFunction(max_tokens=100)
+@P.SemanticFunction(max_tokens=100, repetition_penalty=1.1)
 def write_file(task: P.SemanticVariable, files: P.SemanticVariable, file: P.SemanticVariable) -> None:
     """You are an engineer in a team that develops {{task}} in these files:
     {{files}}
 
     Write all of this one: {{file}}
-    ```python
     {{output:code}}"""
 
 
-@P.SemanticFunction(max_tokens=100)
+@P.SemanticFunction(max_tokens=100, repetition_penalty=1.1)
 def review(task: P.SemanticVariable, codebase: P.SemanticVariable) -> None:
     """You review code of {{task}}. The code:
     {{codebase}}
@@ -40,7 +39,7 @@ def review(task: P.SemanticVariable, codebase: P.SemanticVariable) -> None:
     What must be changed? {{output:comments}}"""
 
 
-@P.SemanticFunction(max_tokens=100)
+@P.SemanticFunction(max_tokens=100, repetition_penalty=1.1)
 def revise(codebase: P.SemanticVariable, comments: P.SemanticVariable, file_name: str) -> None:
     """Codebase:
     {{codebase}}
@@ -48,7 +47,6 @@ def revise(codebase: P.SemanticVariable, comments: P.SemanticVariable, file_name
     Review comments: {{comments}}
 
     You are the engineer of the file {{file_name}}. Write it again, as the comments ask:
-    ```python
     {{output:code}}"""
 
 

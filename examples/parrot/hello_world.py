@@ -13,7 +13,7 @@ from stretto.engines import llm_engine
 @P.SemanticFunction(max_tokens=32)
 def repeat(string: P.SemanticVariable) -> None:
     """Repeat this text word by word: {{input:string}}
-    Your output: {{output:output}}"""
+    {{output:output}}"""
 
 
 def main(text: str) -> str:

@@ -11,7 +11,7 @@ from stretto.engines import llm_engine
 
 
 @P.SemanticFunction
-def tell(topic: P.SemanticVariable, joke: P.Output = P.Output(max_tokens=50)) -> None:
+def tell(topic: P.SemanticVariable, joke: P.Output = P.Output(max_tokens=50, repetition_penalty=1.2)) -> None:
     """Tell me a joke about {{topic}}: {{joke}}"""
 
 

@@ -11,7 +11,7 @@ from stretto import programs as P
 from stretto.engines import llm_engine
 
 
-@P.SemanticFunction(max_tokens=200, ignore_eos=True)
+@P.SemanticFunction(max_tokens=120, ignore_eos=True, repetition_penalty=1.2)
 def write_synopsis(title: P.SemanticVariable, era: P.SemanticVariable) -> None:
     """You are a playwright. Write a synopsis of the play with this title, set in this era.
     Title: {{title}}
@@ -19,14 +19,14 @@ def write_synopsis(title: P.SemanticVariable, era: P.SemanticVariable) -> None:
     Synopsis: {{output:synopsis}}"""
 
 
-@P.SemanticFunction(max_tokens=200)
+@P.SemanticFunction(max_tokens=80, repetition_penalty=1.2)
 def write_review(synopsis: P.SemanticVariable) -> None:
     """You are a critic of plays. Write a review of the play with this synopsis.
     Synopsis: {{synopsis}}
     Review: {{output:review}}"""
 
 
-@P.SemanticFunction(max_tokens=100)
+@P.SemanticFunction(max_tokens=80, repetition_penalty=1.2)
 def write_post(synopsis: P.SemanticVariable, review: P.SemanticVariable) -> None:
     """You manage the social media of a theatre. Write a post about this play, with its date, 31 May.
     Synopsis: {{synopsis}}

@@ -8,7 +8,7 @@ from stretto import programs as P
 from stretto.engines import llm_engine
 
 
-@P.SemanticFunction(max_tokens=200)
+@P.SemanticFunction(max_tokens=120, repetition_penalty=1.2)
 def write_letter(
     student: P.SemanticVariable,
     professor: P.SemanticVariable,

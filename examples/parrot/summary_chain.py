@@ -15,7 +15,9 @@ PART_CHARS = 2000
 
 @P.SemanticFunction
 def begin(
-    part: P.SemanticVariable, summary: P.Output = P.Output(max_tokens=60), word_limit: int = 40
+    part: P.SemanticVariable,
+    summary: P.Output = P.Output(max_tokens=60, repetition_penalty=1.2),
+    word_limit: int = 40,
 ) -> None:
     """Summarise this text in at most {{word_limit}} words.
     Text: {{part}}
@@ -26,13 +28,12 @@ def begin(
 def refine(
     part: P.SemanticVariable,
     earlier: P.SemanticVariable,
-    summary: P.Output = P.Output(max_tokens=60),
+    summary: P.Output = P.Output(max_tokens=60, repetition_penalty=1.2),
     word_limit: int = 40,
 ) -> None:
-    """A summary of the first parts of a text is to be refined, with at most {{word_limit}} words.
+    """Summary so far: {{earlier}}
     Next part: {{part}}
-    Summary so far: {{earlier}}
-    Summary: {{summary}}"""
+    Summarise all of this in at most {{word_limit}} words: {{summary}}"""
 
 
 def main(text: str, word_limit: int) -> str:

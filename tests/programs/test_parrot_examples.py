@@ -29,8 +29,8 @@ def last_line(prompt: str) -> str:
 
 def test_hello_world() -> None:
     found, desk = run(load("hello_world").main, "Hello {{x}}!", answer=last_line)
-    assert found == "<Your output: >"
-    assert desk.prompts == ["Repeat this text word by word: Hello {{x}}!\nYour output: "]
+    assert found == "<Repeat this text word by word: Hello {{x}}!>"
+    assert desk.prompts == ["Repeat this text word by word: Hello {{x}}!\n"]
 
 
 def test_joke_with_title() -> None:
@@ -50,11 +50,7 @@ def test_explained_jokes() -> None:
 
     found, desk = run(example.main, answer=answer)
     assert found == [(f"joke {place}", "why") for place in range(6)]
-    system = P.VICUNA.system
-    assert (
-        f"{system}USER: Tell me a joke about a cat. ASSISTANT: joke 1</s>USER: Good, then explain that joke. "
-        "ASSISTANT: "
-    ) in desk.prompts
+    assert "Tell me a joke about a cat.joke 1Good, then explain that joke." in desk.prompts
     assert sorted(decode.temperature for decode in desk.decodes) == 6 * [0.0] + 6 * [0.5]
 
 
@@ -146,12 +142,10 @@ async def test_summary_map_reduce() -> None:
 
 def test_role_play() -> None:
     example = load("role_play")
-    found, desk = run(
-        example.main, answer=lambda prompt: "Aye." if "Visitor" not in prompt else prompt.splitlines()[-2]
-    )
-    assert found == [("Aye.", f"Visitor: {question}") for question in example.QUESTIONS]
+    found, desk = run(example.main, answer=lambda prompt: prompt.partition("Aye.")[2].strip() or "Aye.")
+    assert found == [("Aye.", question) for question in example.QUESTIONS]
     assert len(desk.prompts) == 20
-    assert len({prompt for prompt in desk.prompts if "Visitor" not in prompt}) == 1
+    assert len({prompt for prompt in desk.prompts if "Aye." not in prompt}) == 1
 
 
 def test_chatbot() -> None:

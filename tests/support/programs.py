@@ -51,8 +51,8 @@ class DeskLLM(ScriptedLLM):
 
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         self._desk.tasks.append(task)
-        if task.decode is not None and task.decode.ignore_eos:  # its texts have no such token
-            task = replace(task, decode=replace(task.decode, ignore_eos=False))
+        if task.decode is not None:  # its texts have no such token, and no tokens to be penalised
+            task = replace(task, decode=replace(task.decode, ignore_eos=False, repetition_penalty=1.0))
         super().admit(task, rank)
 
 
