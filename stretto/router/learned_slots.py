@@ -7,8 +7,8 @@ the router, in its order. A worker tells how many run and wait when it is looked
   runs at once. A single look tells nothing. What has just come waits until the next step begins, so that it
   counts as waiting after `JUST_SENT_S` only: where requests are short, each look would show some.
 - Fewer may have run for want of KV memory. So while the router has requests that wait, and the worker is full
-  and has none, a little more is sent. If that waits there, the next trial comes after twice as many looks; if it
-  runs, at the next look.
+  and has none, a little more is sent. If that waits there, the next trial comes after twice as many looks; if
+  it runs, at the next look.
 - A worker that was down may be another process, so that it is learned anew.
 """
 
