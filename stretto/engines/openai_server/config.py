@@ -10,6 +10,9 @@ from stretto.model.errors import ConfigError
 from stretto.wire.paths import ApiChoice
 from stretto.wire.server_url import read_server_url
 
+MANY_CONNECTIONS = 10_000
+"""Requests at once, at a server that is told no smaller number."""
+
 
 @dataclass(frozen=True, slots=True)
 class KVEventsConfig:
@@ -56,7 +59,9 @@ class OpenAIServerConfig:
             "max_completion_tokens". The second is also learned from a refusal.
         stop: stop strings of every text, besides those of the task; a list ends with its JSON anyway. Servers
             may take four in all. With "auto", `PLAIN_STOP` is added to prompts in their plain form.
-        max_connections: requests at once; others wait, and the server's silence is not counted meanwhile.
+        max_connections: requests at once; others wait here in order of arrival, and the server's silence is
+            not counted meanwhile. An engine's `max_running` limits them already, and its order decides there
+            who waits: a smaller number is for servers that refuse more connections.
         max_retries: further attempts after a 429, a 5xx or a connection that broke within a second, before
             anything of an answer came. The first comes `backoff_s` later, each next one after twice the time;
             or when the server says, but not later than `max_backoff_s`. While other servers of the engine
@@ -86,7 +91,7 @@ class OpenAIServerConfig:
     omit: tuple[str, ...] = ()
     max_tokens_field: str = MAX_TOKENS
     stop: tuple[str, ...] = ()
-    max_connections: int = 64
+    max_connections: int = MANY_CONNECTIONS
     max_retries: int = 2
     backoff_s: float = 0.5
     max_backoff_s: float = 10
