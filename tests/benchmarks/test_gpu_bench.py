@@ -21,6 +21,7 @@ from benchmarks.report import Row
 HERE = Place(DEVICE, time.monotonic() + 3600)
 
 
+@pytest.mark.long
 def test_without_a_gpu_it_says_so_and_succeeds(tmp_path: Path) -> None:
     if HAS_GPU:
         pytest.skip("there is a GPU")

@@ -59,6 +59,7 @@ def test_documents_become_as_many_chunks_as_asked() -> None:
     assert all(380 <= len(section.text) <= 400 for section in document.sections)
 
 
+@pytest.mark.long
 def test_the_real_part_answers_alike_with_and_without_passes(tmp_path) -> None:
     pytest.importorskip("sentence_transformers")
     from benchmarks.common.checkpoint import TINY

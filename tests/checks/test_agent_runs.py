@@ -9,6 +9,7 @@ pytest.importorskip("uvloop")
 from checks.agent_runs import check
 
 
+@pytest.mark.long
 def test_every_run_ends_and_no_effect_happens_twice() -> None:
     found = check(8, 1, 1)
     assert found.lost == []

@@ -110,6 +110,7 @@ def tokens_left(
     return float(lengths[~has_ended].sum() - so_far.sum()), *likely_interval(totals)
 
 
+@pytest.mark.long
 def test_the_interval_of_what_is_left_holds_the_truth_although_another_task_was_counted() -> None:
     """Answers are three times as long as those counted before, which count for few."""
     random = np.random.default_rng(3)

@@ -184,6 +184,7 @@ def test_no_piece_ends_within_a_character(tiny_checkpoint: Path) -> None:
     assert not any(piece.endswith("\ufffd") for piece in pieces)
 
 
+@pytest.mark.long
 def test_an_answer_is_fitted_into_the_context(tiny_checkpoint: Path) -> None:
     llm = ReferenceLLM(ReferenceConfig(tiny_checkpoint))
     ended = run(llm, (Segment("a " * 60),), Decode(max_tokens=10**6, fits_context=True))

@@ -124,6 +124,7 @@ def test_the_bound_holds_if_a_consumer_takes_few_answers() -> None:
     assert 0.7 * done_s < lower_bound_s(two, two.draws[0]) <= done_s
 
 
+@pytest.mark.long
 def test_small_replicas_may_end_chains_earlier_than_the_table_has_it() -> None:
     """One document has 80 chunks and the others few: the replica with the long one gets little else."""
     chunks = [80, *(1 + at % 12 for at in range(99))]

@@ -34,6 +34,7 @@ def test_a_journal_in_use_stays_short_and_loses_nothing(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["journal"]
 
 
+@pytest.mark.long
 def test_what_does_not_fit_a_second_time_goes_on_in_the_long_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -67,3 +69,32 @@ def test_a_start_that_takes_too_long_ends_the_start_of_the_runtime(runs_in: str)
         asyncio.run(main())
     LET_GO.set()
     LET_GO.clear()
+
+
+COMPUTES = """
+import asyncio, time, torch
+from stretto.model.deployment import deploy
+from stretto.model.errors import EngineTimeout
+from stretto.runtime.runtime import Runtime
+
+class Computes:
+    def __init__(self, config):
+        matrix, ends_s = torch.ones(2000, 2000), time.monotonic() + 5
+        while time.monotonic() < ends_s:
+            torch.mm(matrix, matrix)
+
+async def main():
+    try:
+        async with Runtime([deploy("slow", Computes, runs_in="thread", start_timeout_s=0.2)]):
+            pass
+    except EngineTimeout:
+        print("timeout")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.long
+def test_a_process_whose_engine_still_computes_ends_without_an_abort() -> None:
+    ended = subprocess.run([sys.executable, "-c", COMPUTES], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout) == (0, "timeout\n"), ended.stderr

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
+import time
 
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.instances.mailbox import Mailbox
@@ -11,12 +13,26 @@ from stretto.runtime.worker import CloseEngine, Command, InstanceJob, StoppedTas
 from stretto.sched.messages import Event
 
 CLOSE_TIMEOUT_S = 2.0
+_LAST_WAIT_S = 5.0
+_left: set[threading.Thread] = set()
+"""Threads that were left running, as they did not end in time."""
+
+
+@atexit.register
+def _wait_for_left() -> None:
+    """Give threads that were left running some time more: one that is in a step of torch when the interpreter
+    ends makes the whole process abort, though all answers are there.
+    """
+    until_s = time.monotonic() + _LAST_WAIT_S
+    for thread in _left:
+        thread.join(max(0.0, until_s - time.monotonic()))
 
 
 class ThreadInstance:
     """An instance of an engine that runs on a thread of its own.
 
-    A thread that hangs when the instance is closed is left running, as a daemon.
+    A thread that hangs when the instance is closed is left running, as a daemon. The end of the process waits
+    some seconds for it.
     """
 
     def __init__(self, job: InstanceJob, post: Post) -> None:
@@ -44,6 +60,8 @@ class ThreadInstance:
         try:
             await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
         finally:
+            if self._thread.is_alive():
+                _left.add(self._thread)
             self._loop.remove_reader(self._events.fileno())
         for event in self._events.take():
             self._post(event)
