@@ -193,7 +193,7 @@ ERRORS = (
     ("plan {none} --requests {doc}", "No such file or directory"),
     ("plan {doc} --requests {doc} --planner nosuch", "there is no planner 'nosuch'"),
     ("plan {doc} --requests {doc} --weights moon", "there is no place of weights 'moon'"),
-    ("run-plan --requests {none} --out {out}", "No such file or directory"),
+    ("run-plan --requests {none} --out {answers}", "No such file or directory"),
     ("run-plan --requests {doc} --out {none}/out", "there is no folder"),
 )
 """Arguments that are wrong, and what is said of them."""
@@ -206,7 +206,7 @@ ERRORS = (
 def test_an_argument_is_refused_before_anything_heavy_is_imported(
     run: Run, tmp_path: Path, arguments: str, message: str
 ) -> None:
-    paths = {name: tmp_path / name for name in ("none", "doc", "out", "engines")}
+    paths = {name: tmp_path / name for name in ("none", "doc", "answers", "engines")}
     paths["doc"].write_text("The captain lived at the inn.\n")
     paths["engines"].write_text(
         '[[engine]]\nname = "llm"\ncontract = "llm"\n'
