@@ -1,4 +1,4 @@
-"""How many tokens an answer is expected to have: the mean of the last ones, of its model where it has some."""
+"""How many tokens an answer is expected to have: the mean of the last ones, of its model if it has one."""
 
 from __future__ import annotations
 

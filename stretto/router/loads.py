@@ -22,11 +22,16 @@ from stretto.cluster.placement import (
     PlacementRequest,
 )
 from stretto.cluster.prompt_keys import BYTES
-from stretto.router.deferred_machine import DeferredMachine
 from stretto.router.expected_answers import ExpectedAnswers
 from stretto.router.hit_correction import HitCorrection, ReportedHits
 from stretto.router.messages import Ticket, WorkerId, WorkerUsage
-from stretto.router.offline_at_workers import USUAL_RULES, OfflineAtWorkers, OfflineRules, is_offline_request
+from stretto.router.offline_at_workers import (
+    USUAL_RULES,
+    OfflineAtWorkers,
+    OfflineRules,
+    OfflineWhenAsked,
+    is_offline_request,
+)
 from stretto.router.workers import Worker
 
 _NO_LIMIT = 2**22
@@ -72,8 +77,7 @@ class WorkerLoads:
         self._placement = placement
         self._is_early = placement.binds != "late"
         self.table = InstanceTable(placement.load, with_full=self._is_early)
-        machine = OfflineAtWorkers(self.table, offline)
-        self._offline = DeferredMachine(machine, lambda: machine.num_running > 0)
+        self._offline = OfflineWhenAsked(OfflineAtWorkers(self.table, offline))
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, RunningAtWorker] = {}
         self.uses_keys = placement.uses_keys == "always"
@@ -84,7 +88,7 @@ class WorkerLoads:
     @property
     def offline(self) -> OfflineAtWorkers:
         """The offline requests at workers, with all that has happened there."""
-        return self._offline.now
+        return self._offline.catch_up()
 
     @property
     def has_offline(self) -> bool:
@@ -106,13 +110,13 @@ class WorkerLoads:
                 view = InstanceView(worker.id, profile, capacity, num_slots, space)
             view.capacity_tokens = capacity
             self.table.join(view)
-            self.offline.join(view)
+            self._offline.machine.join(view)
         self.refresh(worker)
 
     def leave(self, worker: WorkerId) -> None:
         """Let the policy choose a worker no more; what runs there goes on."""
         self._leave_table(worker)
-        self.offline.leave(worker)
+        self._offline.machine.leave(worker)
 
     def _leave_table(self, worker: WorkerId) -> None:
         self._reports.forget(worker)
@@ -167,9 +171,8 @@ class WorkerLoads:
         """Count a request for a model as running at the worker of `choice`."""
         view = self.table.get(choice.instance)
         assert view is not None, "requests are sent to workers in the table"
-        self._offline.tell(OfflineAtWorkers.started, ticket, request, choice, now_s)
+        self._offline.started(ticket, request, choice, now_s)
         if is_offline_request(request):
-            self._offline.catch_up()
             running = RunningAtWorker(ticket, view.id, request, now_s, 0, 0.0, 0.0, model)
             self._running[ticket] = running
             return running
@@ -215,7 +218,7 @@ class WorkerLoads:
         del self._running[running.ticket]
         num_timed = usage.num_output if is_timed else None
         ticket, worker = running.ticket, running.worker
-        self._offline.tell(OfflineAtWorkers.ended, ticket, worker, running.placed, num_timed, now_s)
+        self._offline.ended(ticket, worker, running.placed, num_timed, now_s)
         num_cached = self._reports.num_cached(running.worker, usage)
         if usage.num_output is not None:
             self.outputs.learn(running.model, usage.num_output)

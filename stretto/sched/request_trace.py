@@ -155,10 +155,13 @@ class RequestTrace:
     @property
     def reason(self) -> str:
         """Why it was last sent where it was, and which attempt that was if not the first; "" if it was not
-        sent.
+        sent. A prefill that ended well is a part of the attempt after it.
         """
-        reason = self.tries[-1].choice.reason if self.tries else ""
-        return reason if len(self.tries) < 2 else f"{reason}; attempt {len(self.tries)}"
+        if not self.tries:
+            return ""
+        *before, last = self.tries
+        number = 1 + sum(not one.is_prefill or bool(one.failure) for one in before)
+        return last.choice.reason if number == 1 else f"{last.choice.reason}; attempt {number}"
 
     @property
     def computing(self) -> Try:

@@ -261,6 +261,7 @@ def test_answers_are_those_of_one_server() -> None:
             answer = await at.client.post("/v1/chat/completions", json=chat)
             assert answer.json()["usage"]["completion_tokens"] == 5
             assert answer.headers["x-stretto-worker"] == "1"
+            assert "attempt" not in answer.headers["x-stretto-reason"], "both parts are the first attempt"
 
     with emulating(fleet_of(3)) as urls:
         run(main(urls))
@@ -275,6 +276,7 @@ def test_a_server_for_answers_that_fails_costs_no_request() -> None:
             for _ in range(3):
                 answer = await at.ask(prompt="Hello " * 50, max_tokens=3)
                 assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 3)
+                assert "attempt 3" not in answer.headers["x-stretto-reason"]
             failed = await at.total("stretto_failed_attempts_total")
             assert failed > 0
             assert await at.total("stretto_attempts_total", worker=urls[0]) == 3 + failed
