@@ -8,6 +8,7 @@ from stretto.router.messages import RouterAction, Ticket
 from stretto.router.offline_at_workers import is_offline_request
 from stretto.router.open_requests import OpenRequests
 from stretto.router.routed_client import Client
+from stretto.router.split_requests import describe_part
 
 
 class Dispatch:
@@ -18,8 +19,8 @@ class Dispatch:
 
     def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request to a worker, or let it wait."""
-        self._open.describe(ticket)
         client = self._open.clients[ticket]
+        describe_part(client, self._open.workers)
         choice = self.choose(client, client.placed, now_s)
         if choice is None:
             self._open.wait(ticket, self._open.eligible.queue_name(client, now_s))

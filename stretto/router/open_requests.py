@@ -37,7 +37,7 @@ from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offl
 from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
-from stretto.router.split_requests import describe_part, part_of
+from stretto.router.split_requests import part_of
 from stretto.router.waiting import QueueName, Waiting, ticket_of
 from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
@@ -107,14 +107,6 @@ class OpenRequests:
         self.tickets = count()
         self.announcer: Announcer | None = None
 
-    def describe(self, ticket: Ticket) -> None:
-        """Describe what of a request runs next, where workers take parts of requests."""
-        if self.workers.has_roles:
-            client = self.clients[ticket]
-            model = client.request.model
-            listing = self.workers.listing(model) if model else ()
-            describe_part(client, listing or self.workers.taking())
-
     def wait(self, ticket: Ticket, name: QueueName, held_tokens: int = 0) -> None:
         """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
         client = self.clients[ticket]
@@ -123,7 +115,7 @@ class OpenRequests:
         self.waiting_tokens += client.placed.all_tokens
         self.num_offline_waiting += is_offline_request(client.placed)
         client.has_waited = True
-        self.note_waiting(ticket)
+        self.limit.add(ticket, client.waits_for)
         num_tokens = max(1, client.placed.num_tokens)
         entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
         self.account.catch_up()  # it is asked from now on
@@ -137,13 +129,6 @@ class OpenRequests:
             return self.eligible.takers(self.clients[ticket_of(next(iter(self.waiting.queues[name])))], now_s)
         worker = self.workers.get(name)
         return () if worker is None else (worker.server,)
-
-    def note_waiting(self, ticket: Ticket) -> None:
-        """Count a request as waiting or held, unless it is of an app of this process."""
-        client = self.clients[ticket]
-        if client.request.step is None:
-            owner = client.request.owner
-            self.limit.add(ticket, f"{owner} offline" if is_offline_request(client.placed) else owner)
 
     def is_left_out(self, ticket: Ticket, request: RoutedRequest) -> bool:
         """Return whether the request of a program need not be made known to the account: while nothing waits,

@@ -141,11 +141,12 @@ class RouterState:
 
     def _check_limits(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Refuse a request that has come and has to wait, if no worker takes it now, or too many wait."""
-        if self._clients[ticket].request.step is not None:
+        client = self._clients[ticket]
+        if client.request.step is not None:
             return []
-        if (rest_s := self._eligible.rest_s(self._clients[ticket], now_s)) is not None:
+        if (rest_s := self._eligible.rest_s(client, now_s)) is not None:
             return [self._open.refuse(ticket, 429, PAUSE, rest_s, now_s)]
-        self._open.note_waiting(ticket)
+        self._open.limit.add(ticket, client.waits_for)
         if (excess := self._open.limit.excess(ticket)) is None:
             return []
         others = "" if excess == ticket else ", and others have fewer of them"

@@ -11,6 +11,7 @@ from stretto.router.dispatch import Dispatch
 from stretto.router.loads import has_room
 from stretto.router.messages import RouterAction, Ticket, Withdraw, WorkerId
 from stretto.router.open_requests import UNKNOWN, OpenRequests
+from stretto.router.split_requests import describe_part
 from stretto.router.waiting import QueueName, ticket_of
 from stretto.router.workers import Worker
 
@@ -32,7 +33,7 @@ class Turns:
         name = self._open.eligible.queue_name(client, now_s) if self._open.waiting else ""
         if name not in self._open.waiting.queues:
             return self._dispatch.place(ticket, now_s)
-        self._open.describe(ticket)
+        describe_part(client, self._open.workers)
         self._open.wait(ticket, name)
         self._open.note_rest(client, now_s)
         return []

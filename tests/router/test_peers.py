@@ -200,9 +200,9 @@ def test_a_silent_router_is_forgotten_and_comes_back_with_what_it_runs() -> None
     now_s = exchange(doors, 0.0)
     assert sum(num for num, _ in one.loads()) == 1
     one.forget_silent(now_s + SILENT_S - 0.1)
-    assert len(one.peers) == 1
+    assert len(one.peers.origins) == 1
     one.forget_silent(now_s + SILENT_S)
-    assert len(one.peers) == 0
+    assert len(one.peers.origins) == 0
     assert one.loads() == [(0, 0)] * NUM_WORKERS
     exchange(doors, now_s + SILENT_S)
     assert one.loads() == other.loads()

@@ -95,9 +95,10 @@ class PeerRequests:
         self._open.placement.observe(Dispatched(worker.id, placed, now_s))
         self._open.placement.observe(Ended(worker.id, placed))
 
-    def charge(self, owner: str, seconds: float) -> None:
-        """Charge an owner for work that it has got of another router."""
-        self._open.account.now.served_elsewhere(owner, seconds)
+    def charge(self, served: Iterable[tuple[str, float]]) -> None:
+        """Charge owners for seconds of work that they have got of another router."""
+        for owner, seconds in served:
+            self._open.account.now.served_elsewhere(owner, seconds)
 
     def keep_free(
         self, own: Waiting, waits: Sequence[Waiting], running: Sequence[Sequence[RunningAtWorker]]
