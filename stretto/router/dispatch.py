@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.router.loads import has_room
 from stretto.router.messages import RouterAction, Ticket
 from stretto.router.offline_at_workers import is_offline_request
 from stretto.router.open_requests import OpenRequests
@@ -59,5 +60,5 @@ class Dispatch:
 
     def can_start(self, choice: Choice, ticket: Ticket) -> bool:
         """Return whether a request can run at once at the worker that was chosen for it."""
-        view, placed = self._open.loads.view(choice.instance), self._open.clients[ticket].placed
-        return view is not None and not view.num_waiting and self._open.loads.has_room(view.id, placed)
+        view, placed = self._open.loads.table.get(choice.instance), self._open.clients[ticket].placed
+        return view is not None and not view.num_waiting and has_room(view, placed)

@@ -38,7 +38,7 @@ from stretto.router.queued_request import step_of, step_usage
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
 from stretto.router.split_requests import part_of
-from stretto.router.waiting import QueueName, Waiting
+from stretto.router.waiting import QueueName, Waiting, ticket_of
 from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
 from stretto.sched.orders.order import prices_s
@@ -126,7 +126,7 @@ class OpenRequests:
     def takers(self, name: QueueName, now_s: float) -> Sequence[str]:
         """Return the addresses of the workers that take now what waits in a queue; "" stands for all."""
         if isinstance(name, str):
-            return self.eligible.takers(self.clients[self.waiting.one_of(name)], now_s)
+            return self.eligible.takers(self.clients[ticket_of(next(iter(self.waiting.queues[name])))], now_s)
         worker = self.workers.get(name)
         return () if worker is None else (worker.server,)
 
@@ -183,7 +183,8 @@ class OpenRequests:
     def bind(self, ticket: Ticket, choice: Choice) -> None:
         """Put a request into the queue of the worker that was chosen for it."""
         client = self.clients[ticket]
-        seconds = self.loads.share_s(client.placed, choice.held_tokens, choice.instance)
+        view = self.loads.table.get(choice.instance)
+        seconds = 0.0 if view is None else client.placed.share_s(view, choice.held_tokens)
         client.bound = choice, seconds
         self.wait(ticket, choice.instance, choice.held_tokens)
         self.placement.observe(Bound(choice.instance, client.placed, client.arrived_s))
@@ -306,7 +307,7 @@ class OpenRequests:
                 assert running.worker == worker
         num_running = sum(client.running is not None for client in self.clients.values())
         assert sum(map(len, self.by_worker.values())) == num_running
-        waiting = self.waiting.queues()
+        waiting = self.waiting.names()
         plain = [one for one, client in self.clients.items() if client.request.step is None]
         assert sorted(self.limit) == [one for one in plain if self.clients[one].running is None]
         assert self.waiting_tokens == sum(self.clients[one].placed.all_tokens for one in waiting)

@@ -108,7 +108,7 @@ class RouterState:
         ticket = next(self._open.tickets)
         placed = PlacementRequest(
             num_tokens=len(request.ids) or request.num_tokens,
-            expected_output=self._loads.expected_output(request.model, request.max_tokens),
+            expected_output=self._loads.outputs.expected(request.model, request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
             hints=self._caches.held(request.ids, self._eligible.reporting(request)) if request.ids else {},
             purpose=Purpose(request.objective, yields_until_s=now_s + self._open.yields_s),
