@@ -125,7 +125,7 @@ class OpenRequests:
         self.account.catch_up()  # it is asked from now on
         self.waiting.add(name, ticket, entry, client.since_s)
         if self.announcer is not None and not is_offline_request(client.placed):
-            self.announcer.waits(ticket, name, client.request.owner)
+            self.announcer.waiting.add(ticket, name, client.request.owner)
 
     def takers(self, name: QueueName, now_s: float) -> Sequence[str]:
         """Return the addresses of the workers that take now what waits in a queue; "" stands for all."""
@@ -204,7 +204,7 @@ class OpenRequests:
         else:
             self.waiting.remove(ticket)
         if self.announcer is not None:
-            self.announcer.waits_no_more(ticket)
+            self.announcer.waiting.remove(ticket)
         if client.bound is not None:
             (choice, seconds), client.bound = client.bound, None
             self.placement.observe(Unbound(choice.instance, client.placed))
