@@ -36,7 +36,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
-settings.register_profile("stretto", deadline=None, max_examples=50)
+settings.register_profile("stretto", deadline=None, max_examples=35)
 settings.load_profile("stretto")
 
 
