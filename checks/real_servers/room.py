@@ -22,8 +22,8 @@ from stretto.wire.metrics import read_samples
 KV_BLOCKS, BLOCK_TOKENS = 160, 32
 OPTIONS = ("--num-gpu-blocks-override", str(KV_BLOCKS))
 """Options of a server with a small KV memory, in blocks of `serving`."""
-_AGENTS, _SESSIONS, _CALLS, _REPEATS = 10, 2, 6, 3
-_TASK_TOKENS, _SYSTEM_TOKENS, _TOOL_TOKENS, _ANSWER_TOKENS = 250, 100, 120, 32
+_AGENTS, _SESSIONS, _CALLS, _REPEATS = 12, 1, 6, 3
+_TASK_TOKENS, _SYSTEM_TOKENS, _TOOL_TOKENS, _ANSWER_TOKENS = 250, 100, 150, 8
 _TOOL_S, _LIMIT_S = 0.2, 900.0
 _QUERIES, _HITS = "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"
 _PREEMPTIONS = "vllm:num_preemptions_total"

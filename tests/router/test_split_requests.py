@@ -315,3 +315,42 @@ def test_a_server_that_passes_no_kv_on_is_passed_over() -> None:
             assert at.router_state.view.num_clients == 0
 
     run(main())
+
+
+_OF_VLLM = {
+    "id": "cmpl-97d3f99730f96cbe",
+    "object": "text_completion",
+    "choices": [{"index": 0, "text": "\n", "finish_reason": "length"}],
+    "usage": {"prompt_tokens": 49, "total_tokens": 50, "completion_tokens": 1},
+    "kv_transfer_params": {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_block_ids": [[1, 2]],
+        "remote_engine_id": "c225e8ae-deb3-49b6-8d07-4084113eb882",
+        "remote_request_id": "cmpl-97d3f99730f96cbe-0-a144dfa5",
+        "remote_host": "localhost",
+        "remote_port": 5701,
+        "tp_size": 1,
+        "dcp_size": 1,
+        "pp_size": 1,
+        "remote_num_tokens": 49,
+        "remote_blocks_expiry_time": None,
+        "transfer_mode": "pull",
+        "remote_prefill_cached_tokens": 0,
+    },
+}
+"""Answer of vLLM 0.32 with its NIXL connector to a prompt alone."""
+
+
+def test_what_vllm_says_of_its_kv_goes_as_it_is_with_the_request() -> None:
+    async def main() -> None:
+        async with routing("raw", "well", roles=PAIR) as at:
+            body = json.dumps(_OF_VLLM).encode()
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            at.servers[0].raw = head % len(body) + body
+            answer = await at.ask()
+            assert answer.headers["x-stretto-reason"].startswith("goes on from the KV of its prompt")
+            (asked,) = at.servers[1].asked
+            assert json.loads(asked.body)["kv_transfer_params"] == _OF_VLLM["kv_transfer_params"]
+
+    run(main())
