@@ -22,8 +22,8 @@ from stretto.wire.metrics import read_samples
 KV_BLOCKS, BLOCK_TOKENS = 160, 32
 OPTIONS = ("--num-gpu-blocks-override", str(KV_BLOCKS))
 """Options of a server with a small KV memory, in blocks of `serving`."""
-_AGENTS, _SESSIONS, _CALLS, _REPEATS = 12, 1, 6, 3
-_TASK_TOKENS, _SYSTEM_TOKENS, _TOOL_TOKENS, _ANSWER_TOKENS = 250, 100, 150, 8
+_AGENTS, _CALLS, _REPEATS = 10, 4, 3
+_SYSTEM_TOKENS, _TASK_TOKENS, _TOOL_TOKENS, _ANSWER_TOKENS = 100, 300, 250, 8
 _TOOL_S, _LIMIT_S = 0.2, 900.0
 _QUERIES, _HITS = "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"
 _PREEMPTIONS = "vllm:num_preemptions_total"
@@ -59,29 +59,27 @@ async def _run(url: str, server: str, model: str, seed: int) -> Ran:
         before = await _counted(client, server)
         start_s = time.monotonic()
         system = _words(random.Random(seed), _SYSTEM_TOKENS)
-        agents = [
-            _agent(client, url, model, system, random.Random(1000 * seed + number + 1))
-            for number in range(_AGENTS)
-        ]
+        rngs = [random.Random(1000 * seed + number + 1) for number in range(_AGENTS)]
+        agents = [_agent(client, url, model, system + _words(rng, _TASK_TOKENS), rng) for rng in rngs]
         await asyncio.gather(*agents)
         took_s = time.monotonic() - start_s
         after = await _counted(client, server)
     queries, hits, preempted = (there - here for here, there in zip(before, after, strict=True))
-    return Ran(_AGENTS * _SESSIONS * _CALLS * _ANSWER_TOKENS / took_s, hits / queries, round(preempted))
+    return Ran(_AGENTS * _CALLS * _ANSWER_TOKENS / took_s, hits / queries, round(preempted))
 
 
 async def _agent(
-    client: httpx.AsyncClient, url: str, model: str, system: list[int], rng: random.Random
+    client: httpx.AsyncClient, url: str, model: str, prompt: list[int], rng: random.Random
 ) -> None:
-    for _ in range(_SESSIONS):
-        prompt = system + _words(rng, _TASK_TOKENS)
-        for _ in range(_CALLS):
-            body = {"model": model, "prompt": prompt, "max_tokens": _ANSWER_TOKENS, "temperature": 0}
-            body |= {"ignore_eos": True, "return_token_ids": True}
-            answer = await client.post(f"{url}/v1/completions", json=body)
-            answer.raise_for_status()
-            prompt = prompt + answer.json()["choices"][0]["token_ids"] + _words(rng, _TOOL_TOKENS)
-            await asyncio.sleep(_TOOL_S)
+    """Run an agent that names itself, as prompts of token ids are recognised by ids alone."""
+    headers = {"x-stretto-program": f"agent-{rng.randrange(10**9)}"}
+    for _ in range(_CALLS):
+        body = {"model": model, "prompt": prompt, "max_tokens": _ANSWER_TOKENS, "temperature": 0}
+        body |= {"ignore_eos": True, "return_token_ids": True}
+        answer = await client.post(f"{url}/v1/completions", json=body, headers=headers)
+        answer.raise_for_status()
+        prompt = prompt + answer.json()["choices"][0]["token_ids"] + _words(rng, _TOOL_TOKENS)
+        await asyncio.sleep(_TOOL_S)
 
 
 def _words(rng: random.Random, num: int) -> list[int]:
