@@ -28,7 +28,7 @@ _SCHED = {
     ),
     "engines": ("batch_scheduler batch_tokens"),
     "llm": (
-        "bound_requests expected_outputs handed_over last_heard new_placing place_early place_late "
+        "bound_requests expected_outputs handed_over last_heard place_early place_late "
         "placement_requests placing prefills_ahead reuse_forecasts reuse_times run_apart "
         "running_request shared_context shown_parts"
     ),

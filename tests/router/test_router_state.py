@@ -280,7 +280,7 @@ def test_an_answer_that_waited_for_its_client_does_not_make_a_worker_slow() -> N
         second, _ = arrive(router_state, 0.0)
         router_state.answered(second, 200, WorkerUsage(100, 7), 900.0)
         router_state.answered(first, 200, WorkerUsage(100, 7), 900.0, was_paused=was_paused)
-        slowest = [router_state._loads.view(worker).slowness > 2 for worker in (0, 1)]
+        slowest = [router_state._loads.table.get(worker).slowness > 2 for worker in (0, 1)]
         assert slowest == [not was_paused, True]
 
 

@@ -14,7 +14,7 @@ from support.machines import batch_engine, batch_request, llm_engine, llm_reques
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, QueryRecord, Usage
-from stretto.sched.engines.queue import EngineQueue
+from stretto.sched.engines.queue import EngineQueue, heads
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import OrderConfig, Take
 from stretto.sched.orders.program_account import ProgramAccount
@@ -315,7 +315,7 @@ def next_of(queue: EngineQueue, now_s: float) -> str:
 
 def test_each_head_of_a_queue_is_named_once_though_a_deadline_is_near() -> None:
     queue = queue_of([(call("tight", "tight", 10, deadline_s=10.0), 0.0), (call("x", "other", 20), 0.0)])
-    assert [entry.request.step for entry in queue.heads(8, 9.0)] == ["tight", "other"]
+    assert [entry.request.step for entry in heads(queue, 8, 9.0)] == ["tight", "other"]
 
 
 def offline(name: str, deadline_s: float) -> StepRequest:
