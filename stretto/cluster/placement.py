@@ -89,6 +89,8 @@ class PlacementRequest:
             for example where an earlier part of the same query ran.
         computing: number of tokens of the prompt's beginning that instances are computing right now.
         tenant: owner of the query that the request belongs to.
+        slack_s: seconds that it may still wait without making its query miss a deadline; infinite without
+            one.
         bound_to: instance in whose own queue it waits already, when the policy is asked about it again.
         ahead_s: predicted seconds of the requests that wait before it in that queue.
         purpose: class, job and task group of the request.
@@ -102,6 +104,7 @@ class PlacementRequest:
     hints: Mapping[InstanceId, int] = field(default_factory=dict)
     computing: Mapping[InstanceId, int] = field(default_factory=dict)
     tenant: str = ""
+    slack_s: float = 0.0
     bound_to: InstanceId | None = None
     ahead_s: float = 0.0
     purpose: Purpose = Purpose()
