@@ -28,7 +28,7 @@ _SCHED = {
     ),
     "engines": ("batch_scheduler batch_tokens"),
     "llm": (
-        "bound_requests expected_outputs handed_over last_heard new_placing place_early place_late "
+        "bound_requests expected_outputs handed_over last_heard place_early place_late "
         "placement_requests placing prefills_ahead reuse_forecasts reuse_times run_apart "
         "running_request shared_context shown_parts"
     ),
@@ -38,7 +38,6 @@ MOVED = {
     "frontend": "apps",
     "components": "apps.components",
     "agent_traces": "trace.agents",
-    "analysis": "trace.analysis",
     "asgi_port": "http.server",
     "cluster.classes_aboard": "cluster.class_loads",
     "cluster.confined": "model.devices",
@@ -194,7 +193,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.sim.replay": {"WhatIf": "ReplayChanges"},
     "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
     "stretto.trace.agents.sharing": {"Shared": "SharedParts"},
-    "stretto.trace.analysis.requests": {"Request": "AnalysedRequest"},
     "stretto.trace.recorder": {"Part": "SpanPart"},
     "stretto.wire.answers": {"Answer": "ModelAnswer", "Choice": "AnswerChoice"},
     "stretto.wire.kv_frames": {"read_batch": "decode_kv_batch"},

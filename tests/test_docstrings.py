@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.glosses import asides, pasted
+from support.glosses import asides, documentation, pasted
 
 CLONE = Path(__file__).resolve().parents[1]
 FOLDERS = ("stretto", "benchmarks", "checks", "tools")
@@ -25,16 +25,6 @@ ENTRY = re.compile(r"[\w`*., ]+?: (.+)")
 
 def sources() -> list[Path]:
     return [path for folder in FOLDERS for path in sorted((CLONE / folder).rglob("*.py"))]
-
-
-def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of the docstrings of modules, classes, functions and attributes."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            for statement in node.body:
-                match statement:
-                    case ast.Expr(ast.Constant(str(text))):
-                        yield statement.lineno, text
 
 
 def entries(text: str) -> Iterator[str]:
@@ -86,7 +76,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun_phrase() -> None:
     found = [
         f"{path.relative_to(CLONE)}:{line}: {start.strip().splitlines()[0]}"
         for path in sources()
-        for line, text in docstrings(path)
+        for line, text in documentation(ast.parse(path.read_text("utf-8")))
         for start in (text, *entries(text))
         if hangs(start)
     ]

@@ -53,7 +53,7 @@ def imports(folder: Path = ROOT) -> tuple[tuple[str, str, str], ...]:
 def _imports(folder: Path) -> Iterator[tuple[str, str, str]]:
     for path, tree in trees(folder).items():
         place = path.relative_to(folder)
-        for node in ast.walk(tree):
+        for node in house.statements(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]

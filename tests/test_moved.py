@@ -23,7 +23,6 @@ MOVED_WITH_FOLDERS = {
     "stretto.agent_traces.sharing": "stretto.trace.agents.sharing",
     "stretto.engines.openai_wire.answers": "stretto.wire.answers",
     "stretto.engines.http_client.client": "stretto.http.client.client",
-    "stretto.analysis.requests": "stretto.trace.analysis.requests",
 }
 """New paths of some modules whose folder was moved, by their old paths."""
 

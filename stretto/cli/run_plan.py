@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,15 @@ from stretto.cli import parsing
 from stretto.cli.names import CPU
 from stretto.cli.run_plan_options import DEFAULT_PLANNER, RunPlanOptions, Serve
 from stretto.model.errors import UserError
+from stretto.model.extras import is_installed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stretto.planner.running.forecast import Forecast
     from stretto.planner.running.run import RunOutcome
+    from stretto.planner.running.sent_lines import AskLines, ReadLine
+    from stretto.runtime.runtime import Runtime
 
 
 def run_plan(given: RunPlanOptions) -> None:
@@ -37,11 +41,13 @@ def run_plan(given: RunPlanOptions) -> None:
     from stretto.planner.running.forecast import Forecast
     from stretto.planner.running.requests import read_run_requests
 
+    hands_on = given.is_at_servers
+    door, lines_at = (None, None) if hands_on else _door()
     if given.app is None:
-        application, asked = read_batch_application(given.requests, given.is_at_servers)
+        application, asked = read_batch_application(given.requests, hands_on, door)
     else:
         application = read_application(given.app)
-        asked = read_run_requests(given.requests, application, given.is_at_servers)
+        asked = read_run_requests(given.requests, application, hands_on, door)
     errors = Console(stderr=True, emoji=False)
     say = partial(errors.print, highlight=False, soft_wrap=True, markup=False)
     with bar(errors) as progress:
@@ -67,10 +73,19 @@ def run_plan(given: RunPlanOptions) -> None:
         else:
             from stretto.cli.run_planned import run_planned
 
-            outcome = run_planned(given, application, asked, forecast, say, show)
+            outcome = run_planned(given, application, asked, forecast, say, show, lines_at)
     _say(errors, outcome, losses, forecast)
     if outcome.num_failed:
         raise typer.Exit(1)
+
+
+def _door() -> tuple[ReadLine | None, Callable[[Runtime], AskLines] | None]:
+    """Return what reads lines for OpenAI's API in this process, and what asks it; None if it is not there."""
+    if not is_installed("httptools", "httpx"):
+        return None, None
+    from stretto.service.batches.lines_in_process import LinesInProcess, read_line
+
+    return read_line, LinesInProcess
 
 
 def _check(given: RunPlanOptions) -> None:

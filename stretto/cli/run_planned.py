@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stretto.planner.running.replicas import MakeReplica
     from stretto.planner.running.request_store import RequestStore
     from stretto.planner.running.run import OnProgress, RunOutcome
+    from stretto.planner.running.sent_lines import AskLines
+    from stretto.runtime.runtime import Runtime
 
 
 def run_planned(
@@ -31,8 +33,9 @@ def run_planned(
     forecast: Forecast,
     say: Callable[[str], None],
     show: OnProgress,
+    lines_at: Callable[[Runtime], AskLines] | None,
 ) -> RunOutcome:
-    """Run an application with engines that are started for it, as planned."""
+    """Run an application with engines that are started for it, as planned. `lines_at`: as in `PlanJob`."""
     from stretto.costs.presets import load_output_lengths
     from stretto.planner.planners.table import PLANNERS
     from stretto.planner.running.replanner import Replanner
@@ -59,6 +62,7 @@ def run_planned(
             failures=given.failures_file,
             journal=given.journal_file,
             on_predicted=forecast.predicted,
+            lines_at=lines_at,
         )
         return run_job(job, show)
 

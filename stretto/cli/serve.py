@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -216,12 +216,13 @@ def _beside(
     from stretto.planner.running.offline_job import run_beside
     from stretto.planner.running.requests import read_run_requests
     from stretto.planner.running.unplanned_run import OfflineJob
+    from stretto.service.batches.lines_in_process import LinesInProcess, read_line
 
     if app is None:
-        application, store = read_batch_application(requests)
+        application, store = read_batch_application(requests, door=read_line)
     else:
         application = read_application(app)
-        store = read_run_requests(requests, application)
+        store = read_run_requests(requests, application, door=read_line)
     answers, failures, journal = (
         requests.with_name(f"{requests.name}.{ending}") for ending in ("answers", "failed", "journal")
     )
@@ -232,7 +233,8 @@ def _beside(
 
     async def beside(runtime: Runtime) -> None:
         try:
-            outcome = await run_beside(job, runtime)
+            with closing(LinesInProcess(runtime, "offline")) as lines:
+                outcome = await run_beside(job, runtime, lines)
         except StrettoError as error:  # queries go on
             say(f"offline requests stopped: {error}")
             return

@@ -20,7 +20,7 @@ class EmulatedBatches:
     def __init__(self, profile: Profile, clock: EmulatedClock, lag: LagMeter, number: int = 0) -> None:
         self.num_running = 0
         self._profile = profile
-        self._clock = clock
+        self.clock = clock
         self._lag = lag
         self._number = number
         self._slowness = 1.0
@@ -33,18 +33,13 @@ class EmulatedBatches:
         """Number of requests that wait for the next batch."""
         return sum(not done.done() for _, _, done in self._waiting)
 
-    @property
-    def slipped_s(self) -> float:
-        """Real seconds by which the clock has slipped."""
-        return self._clock.slipped_s
-
     def submit(self, num_units: int) -> asyncio.Future[bool]:
         """Queue a request of `num_units` units of work. Its result is True once it is answered, and False if
         it was forgotten. A request that is cancelled while it waits takes no part in a batch.
         """
-        self._clock.arrive()
+        self.clock.arrive()
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((num_units, self._clock.now_s, done))
+        self._waiting.append((num_units, self.clock.now_s, done))
         if not self._running:
             self._begin()
         return done
@@ -76,13 +71,13 @@ class EmulatedBatches:
         self.num_running = len(self._running)
         if self._running:
             seconds = self._profile.batch_s(num_units) * self._slowness
-            end_s, epoch = self._clock.now_s + seconds, self._epoch
-            self._clock.at(end_s, lambda: self._end(epoch, end_s), self._number)
+            end_s, epoch = self.clock.now_s + seconds, self._epoch
+            self.clock.at(end_s, lambda: self._end(epoch, end_s), self._number)
 
     def _end(self, epoch: int, end_s: float) -> None:
         if epoch != self._epoch:
             return
-        speed, real_s = self._clock.speed, self._clock.real_s()
+        speed, real_s = self.clock.speed, self.clock.real_s()
         ended, self._running = self._running, []
         waited_s = sum(end_s - arrived_s for arrived_s, _ in ended)
         late_s = (real_s - end_s) / speed

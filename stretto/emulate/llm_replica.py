@@ -54,7 +54,7 @@ class EmulatedLLM:
         self.counts = ReplicaCounts()
         self.on_salt: Callable[[str], None] = lambda _: None
         """Called with the salt of each request."""
-        self._clock = clock
+        self.clock = clock
         self._lag = lag
         self._on_kv = on_kv
         self._arrival_s = arrival_s
@@ -70,7 +70,7 @@ class EmulatedLLM:
     async def wait_arrival(self) -> None:
         """Wait as long as a request is on its way from the server's port to the instance."""
         if self._arrival_s:
-            await self._clock.wait(self._arrival_s)
+            await self.clock.wait(self._arrival_s)
 
     async def receive_kv(self, prompt: list[int], salt: str, token_s: float) -> None:
         """Wait for the KV of a prompt that another server has computed, and put it into the cache.
@@ -78,8 +78,8 @@ class EmulatedLLM:
         Args:
             token_s: emulated seconds for each token that is not there already.
         """
-        await self._clock.wait(token_s * self._instance.num_missing(prompt, salt))
-        self._clock.arrive()
+        await self.clock.wait(token_s * self._instance.num_missing(prompt, salt))
+        self.clock.arrive()
         self._instance.receive(prompt, salt, _SHARED)
 
     def submit(
@@ -106,14 +106,14 @@ class EmulatedLLM:
         Raises:
             CapacityError: the request would not fit even if it were alone.
         """
-        self._clock.arrive()
+        self.clock.arrive()
         self.on_salt(salt)
         number = self._num_tasks
         self._num_tasks += 1
         num_tokens = len(answer.ids)
         task = LLMTask(number, _SHARED, "", (), Decode(max_tokens=max(max_tokens, 1)), tenant=salt)
         said = SyntheticOutput(answer.text, num_tokens) if num_tokens else None
-        now_s = self._clock.now_s
+        now_s = self.clock.now_s
         rank = () if priority is None else (float(priority), now_s)
         request = RunningRequest(heard, on_token, lost, now_s, len(prompt), num_tokens, answer.finish, now_s)
         sequence = self._instance.add(task, prompt, said, list(answer.ids), rank)
@@ -127,7 +127,7 @@ class EmulatedLLM:
         request = self._running.pop(number, None)
         if request is not None:
             self._ticker.drop(request)
-            self._clock.arrive()
+            self.clock.arrive()
             self._instance.cancel(number)
 
     def num_cached(self, number: int) -> int:
@@ -136,7 +136,7 @@ class EmulatedLLM:
 
     def empty(self) -> None:
         """Forget all requests and the whole prefix cache, as a restart does."""
-        self._clock.arrive()
+        self.clock.arrive()
         self._instance.kill()
         self._instance = self._new_instance()
         self._ticker.clear()
@@ -147,14 +147,14 @@ class EmulatedLLM:
 
     def clear_cache(self) -> None:
         """Evict all prefixes that no running request holds."""
-        self._clock.arrive()
+        self.clock.arrive()
         self.scheduler.cache.clear()
         if events := self.scheduler.cache.take_events():
             self._on_kv(events)
 
     def slow_down(self, factor: float) -> None:
         """Let each step that begins from now on take `factor` times its predicted time."""
-        self._clock.arrive()
+        self.clock.arrive()
         self._around.factor = factor
         self._instance.replan()
 
@@ -170,11 +170,6 @@ class EmulatedLLM:
         """Share of the KV blocks that running requests hold."""
         return 1.0 - self.scheduler.cache.num_available / self.scheduler.config.num_blocks
 
-    @property
-    def slipped_s(self) -> float:
-        """Real seconds by which the clock has slipped."""
-        return self._clock.slipped_s
-
     def _follow(self) -> None:
         if self._instance.jump is not None:
             self._ticker.follow(self._instance.jump)
@@ -185,8 +180,8 @@ class EmulatedLLM:
         Args:
             since_s: time of the last report to all of them; None if they differ in it.
         """
-        now_s, counts = self._clock.now_s, self.counts
-        begun_s = self._clock.real_s()
+        now_s, counts = self.clock.now_s, self.counts
+        begun_s = self.clock.real_s()
         num_parts = len(streams)
         counts.num_output_tokens += num_parts
         if since_s is None:
@@ -203,7 +198,7 @@ class EmulatedLLM:
         self._note_lag(begun_s, num_parts, waited_s)
 
     def _report(self, events: Sequence[Event]) -> None:
-        now_s, begun_s = self._clock.now_s, self._clock.real_s()
+        now_s, begun_s = self.clock.now_s, self.clock.real_s()
         num_ended, waited_s = 0, 0.0
         for report in events:
             assert isinstance(report, LLMReport)
@@ -226,6 +221,6 @@ class EmulatedLLM:
 
     def _note_lag(self, begun_s: float, num_parts: int, waited_s: float) -> None:
         """Count parts that were due now, and went out from `begun_s` of the real clock up to this moment."""
-        speed, due_s, real_s = self._clock.speed, self._clock.now_s, self._clock.real_s()
+        speed, due_s, real_s = self.clock.speed, self.clock.now_s, self.clock.real_s()
         first_late_s, last_late_s = (begun_s - due_s) / speed, (real_s - due_s) / speed
         self._lag.note(real_s / speed, first_late_s, last_late_s, num_parts, waited_s / speed)

@@ -47,11 +47,11 @@ def _families(replica: EmulatedLLM, model: str, lag: LagMeter) -> Iterator[Publi
             yield family, [family.sample(n, *labels, why) for why, n in finishes]
         else:
             yield family, [family.sample(values[family], *labels)]
-    yield from lag_samples(lag, replica.slipped_s)
+    yield from lag_samples(lag, replica.clock.slipped_s)
 
 
 def render_batch_metrics(replica: EmulatedBatches, model: str, lag: LagMeter) -> str:
     """Return the text of `/metrics`: the load under vLLM's names, and the lag."""
     labels = "0", model
     load = {table.VLLM_NUM_RUNNING: replica.num_running, table.VLLM_NUM_WAITING: replica.num_waiting}
-    return render([*one_value_each(load, *labels), *lag_samples(lag, replica.slipped_s)])
+    return render([*one_value_each(load, *labels), *lag_samples(lag, replica.clock.slipped_s)])

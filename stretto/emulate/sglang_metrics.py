@@ -36,6 +36,6 @@ def render_sglang_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> st
         [
             *one_value_each(values, model),
             *((family, histogram.samples(family, model)) for family, histogram in histograms.items()),
-            *lag_samples(lag, replica.slipped_s),
+            *lag_samples(lag, replica.clock.slipped_s),
         ]
     )

@@ -4,12 +4,13 @@ answer the same.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from time import monotonic
 from urllib.parse import parse_qs
+
+import msgspec
 
 from stretto.http.client.headers import Headers
 from stretto.http.served import WholeAnswer
@@ -87,7 +88,7 @@ class AdminPages:
                         f"there is no program {name!r:.100} among the last ones; {PROGRAMS} lists "
                         "them, as does `stretto explain --url`"
                     )
-                    return 404, _JSON, json.dumps({"error": {"message": message, "code": 404}}).encode()
+                    return _json({"error": {"message": message, "code": 404}}, 404)
                 return _json([explanation_json(one, now_s) for one in found])
         return None
 
@@ -96,7 +97,7 @@ class AdminPages:
         now_s = monotonic()
         if now_s - self._made_s >= LIVE_S * 0.9:
             self._made_s = now_s
-            self._event = json.dumps(live_json(self._watch, self._view(), now_s)).encode()
+            self._event = msgspec.json.encode(live_json(self._watch, self._view(), now_s))
         return self._event
 
     def published(self) -> list[Published]:
@@ -107,8 +108,8 @@ class AdminPages:
         return [(table.PROGRAMS, programs), *faults, *self._watch.certificates.published()]
 
 
-def _json(value: object) -> WholeAnswer:
-    return 200, _JSON, json.dumps(value).encode()
+def _json(value: object, status: int = 200) -> WholeAnswer:
+    return status, _JSON, msgspec.json.encode(value)
 
 
 @cache

@@ -60,11 +60,11 @@ def explanation_json(program: ProgramTime, now_s: float) -> dict[str, Any]:
 
 def _request_json(one: RequestTime, program: ProgramTime, is_critical: bool) -> dict[str, Any]:
     return {
-        "id": one.request_id,
-        **({"step": one.step} if one.step else {}),
-        "model": one.model,
+        "id": one.trace.request_id,
+        **({"step": one.trace.step} if one.trace.step else {}),
+        "model": one.trace.model,
         "worker": one.worker,
-        "status": one.status,
+        "status": one.trace.status,
         "begun_s": round(one.begun_s - program.start_s, 6),
         "ended_s": round(one.ended_s - program.start_s, 6),
         "critical": is_critical,

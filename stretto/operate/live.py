@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nlargest, nsmallest
 from typing import Any, NamedTuple
 
 from stretto.model.record import record
@@ -95,16 +96,16 @@ def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
     """Return what the live page shows."""
     present = list(_present(watch, fleet, now_s))
     by_state = Counter((program.tenant, state) for state, program, _ in present)
-    present.sort(key=lambda one: (_STATES.index(one[0]), _since_s(*one)))
+    shown = nsmallest(_MAX_PROGRAMS, present, key=lambda one: (_STATES.index(one[0]), _since_s(*one)))
     ended = [one for one in watch.programs if now_s - one.last_s < _HOUR_S and one.requests]
-    slowest = sorted(ended, key=lambda one: -one.wall_s)[:_MAX_SLOW]
+    slowest = nlargest(_MAX_SLOW, ended, key=lambda one: one.wall_s)
     by_worker, by_tenant = _counted(watch.metrics.totals())
     return {
         "now_s": round(now_s, 3),
         "workers": [_worker_row(one, by_worker[one.name]) for one in fleet.workers],
         "waiting": fleet.num_waiting,
         "held": fleet.num_held,
-        "programs": [_program_row(*one, now_s) for one in present[:_MAX_PROGRAMS]],
+        "programs": [_program_row(*one, now_s) for one in shown],
         "num_programs": len(present),
         "tenants": [
             {"tenant": name, **{state: by_state[name, state] for state in _STATES}, **counts._asdict()}
@@ -158,7 +159,7 @@ def _since_s(state: str, program: ProgramTime, wait: LiveWait | None) -> float:
     """Return since when a program is in its state."""
     if state in ("held", "waiting") and wait is not None:
         return wait.since_s
-    return min((one.begun_s for one in program.open.values()), default=program.last_s)
+    return min(one.begun_s for one in program.open.values()) if program.open else program.last_s
 
 
 def _program_row(state: str, program: ProgramTime, wait: LiveWait | None, now_s: float) -> dict[str, Any]:

@@ -71,9 +71,24 @@ def _attribute(tag: bytes, name: str, value: Attribute) -> bytes:
         return _before_double(tag, name) + _DOUBLE(value)
     if kind not in _KINDS_KEPT:  # of a user's placement policy
         return _written(tag, name, str(value))
-    if name in _NEVER_AGAIN or (kind is str and len(value) > _MOST_LETTERS):  # type: ignore[arg-type]
-        return _written(tag, name, value)
+    if kind is str and (name in _NEVER_AGAIN or len(value) > _MOST_LETTERS):  # type: ignore[arg-type]
+        return _text(tag, name, _utf_8(value))  # type: ignore[arg-type]
     return _kept(tag, name, value)
+
+
+def _text(tag: bytes, name: str, text: bytes) -> bytes:
+    """Return an attribute that is a text; a short one, whose lengths have a byte each, at once."""
+    key, size = _key(name), len(text)
+    whole = len(key) + size + 4
+    if whole > 127:
+        return _field(tag, key + _field(b"\x12", _field(b"\x0a", text)))
+    return b"%b%c%b\x12%c\x0a%c%b" % (tag, whole, key, size + 2, size, text)
+
+
+@lru_cache(_MOST_KEPT)
+def _key(name: str) -> bytes:
+    """Return the name of an attribute as a field."""
+    return _field(b"\x0a", name.encode())
 
 
 def _written(tag: bytes, name: str, value: Attribute) -> bytes:

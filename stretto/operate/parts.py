@@ -59,7 +59,7 @@ class Parts(NamedTuple):
 
     def to_json(self) -> dict[str, float]:
         """Return the parts that are not nothing, as JSON."""
-        return {name: round(value, 6) for name, value in self._asdict().items() if value > 5e-7}
+        return {name: round(value, 6) for name, value in zip(NAMES, self, strict=True) if value > 5e-7}
 
 
 NAMES = Parts._fields

@@ -27,38 +27,74 @@ _MAX_LOOKS = 8
 _LLM_OPERATIONS = ("prefill", "decode")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestTime:
-    """Where the time of one request went.
+    """Where the time of one request went. Its parts are computed when somebody asks for them.
 
     Attributes:
         number: place among the requests of its program, from 0 on.
         after: number of the request that had ended last when it arrived; None for none.
         begun_s, ended_s: loop times.
+        client_s: seconds for which nothing of its program was at the door before.
         saved_s: seconds that it would have taken longer without what was found in a cache.
     """
 
     number: int
     after: int | None
-    request_id: str
-    step: str
-    model: str
-    worker: str
-    status: int
-    begun_s: float
-    ended_s: float
-    parts: Parts
-    saved_s: float
-
-
-@dataclass(slots=True)
-class _Open:
     trace: RequestTrace
-    number: int
-    after: int | None
     begun_s: float
     client_s: float
-    path: Parts
+    rates: ModelRates
+    _before: RequestTime | None
+    ended_s: float = 0.0
+    saved_s: float = 0.0
+    _parts: Parts = NOTHING
+    _path: Parts | None = None
+
+    @property
+    def worker(self) -> str:
+        """Name of the worker that it was sent to last; "" if it was sent to none."""
+        return self.trace.tries[-1].name if self.trace.tries else ""
+
+    @property
+    def is_llm(self) -> bool:
+        """Whether it was asked of an LLM."""
+        trace = self.trace
+        return trace.door == "openai" or trace.target in _LLM_OPERATIONS or trace.target.startswith("/")
+
+    @property
+    def parts(self) -> Parts:
+        """Parts of its time, and of the time before it in which its client did something else."""
+        self.path()
+        return self._parts
+
+    def path(self) -> Parts:
+        """Return the parts of the time along the critical path to its end. Requests before it that have
+        nothing else to tell are let go.
+        """
+        ended: list[RequestTime] = []
+        one: RequestTime | None = self
+        while one is not None and one._path is None:
+            ended.append(one)
+            one = one._before
+        path = NOTHING if one is None or one._path is None else one._path
+        for one in reversed(ended):
+            one._parts = parts = request_parts(
+                one.trace,
+                one.rates,
+                computed_tokens(one.trace),
+                one.begun_s,
+                one.ended_s,
+                client_s=one.client_s,
+                is_llm=one.is_llm,
+            )
+            one._path = path = parts if path is NOTHING else path.plus(parts)
+            one._before = None
+        return path
+
+    def path_before(self) -> Parts:
+        """Return those to its arrival, without the time in which its client did something else. For tests."""
+        return NOTHING if self._before is None else self._before.path()
 
 
 @dataclass(slots=True)
@@ -67,7 +103,6 @@ class ProgramTime:
 
     Attributes:
         start_s, last_s: first arrival and last end of its requests; loop times.
-        path: parts of the time along its critical path, until `last_s`.
         saved_s: seconds of prefills that caches have saved, of all its requests.
         open: requests of it that wait or run.
         requests: last requests of it that have ended.
@@ -78,16 +113,19 @@ class ProgramTime:
     door: str
     start_s: float
     last_s: float
-    path: Parts = NOTHING
     num_requests: int = 0
     num_failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     saved_s: float = 0.0
-    last_number: int | None = None
-    open: dict[int, _Open] = field(default_factory=dict)
+    open: dict[int, RequestTime] = field(default_factory=dict)
     requests: list[RequestTime] = field(default_factory=list)
+
+    @property
+    def path(self) -> Parts:
+        """Parts of the time along its critical path, until `last_s`."""
+        return self.requests[-1].path() if self.requests else NOTHING
 
     @property
     def wall_s(self) -> float:
@@ -98,7 +136,7 @@ class ProgramTime:
         """Return the requests on its critical path, as far as they are kept."""
         by_number = {one.number: one for one in self.requests}
         found: list[RequestTime] = []
-        number = self.last_number
+        number = self.requests[-1].number if self.requests else None
         while number is not None and (one := by_number.get(number)) is not None:
             found.append(one)
             number = one.after
@@ -131,56 +169,31 @@ class ProgramTimes(Observer):
             self._programs.move_to_end(key)
         begun_s = max(trace.arrived_s, program.last_s)
         number, program.num_requests = program.num_requests, program.num_requests + 1
-        program.open[id(trace)] = _Open(
-            trace, number, program.last_number, begun_s, begun_s - program.last_s, program.path
-        )
+        before = program.requests[-1] if program.requests else None
+        after, client_s = None if before is None else before.number, begun_s - program.last_s
+        rates = self._rates_of(trace)
+        program.open[id(trace)] = RequestTime(number, after, trace, begun_s, client_s, rates, before)
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
-        """Add the time of a request to its program."""
+        """Add a request to those of its program that have ended."""
         program = self._programs.get(trace.tenant_program)
-        opened = None if program is None else program.open.pop(id(trace), None)
-        if program is None or opened is None:
+        one = None if program is None else program.open.pop(id(trace), None)
+        if program is None or one is None:
             return
-        is_llm = trace.door == "openai" or trace.target in _LLM_OPERATIONS or trace.target.startswith("/")
-        ended_s = max(now_s, opened.begun_s)  # a runtime and a router may be a little apart
-        rates, num_computed = self._rates_of(trace), computed_tokens(trace)
-        if trace.status == 200 and is_llm and trace.tries:
-            rates.learn(trace, num_computed)
-        parts = request_parts(
-            trace,
-            rates,
-            num_computed,
-            opened.begun_s,
-            ended_s,
-            client_s=opened.client_s,
-            is_llm=is_llm,
-        )
-        program.path = parts if opened.path is NOTHING else opened.path.plus(parts)
-        program.last_s, program.last_number = ended_s, opened.number
+        program.last_s = one.ended_s = max(now_s, one.begun_s)  # a runtime and a router are a little apart
+        if trace.status != 200:
+            program.num_failed += 1
+        elif trace.first_token_s is not None and trace.tries and one.is_llm:
+            one.rates.learn(trace, computed_tokens(trace))
         num_cached = trace.cached_tokens or 0
-        saved_s = num_cached * rates.prefill.token_s
-        program.saved_s += saved_s
-        program.num_failed += trace.status != 200
+        one.saved_s = num_cached * one.rates.prefill.token_s
+        program.saved_s += one.saved_s
         program.prompt_tokens += trace.prompt_tokens or 0
         program.cached_tokens += num_cached
         program.output_tokens += trace.output_tokens or 0
         if len(program.requests) >= _MAX_REQUESTS:
-            del program.requests[0]
-        program.requests.append(
-            RequestTime(
-                opened.number,
-                opened.after,
-                trace.request_id,
-                trace.step,
-                trace.model,
-                trace.tries[-1].name if trace.tries else "",
-                trace.status,
-                opened.begun_s,
-                ended_s,
-                parts,
-                saved_s,
-            )
-        )
+            program.requests.pop(0).path()
+        program.requests.append(one)
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -203,7 +216,7 @@ class ProgramTimes(Observer):
             assert abs(program.path.total - program.wall_s) < 1e-6 * max(1.0, program.wall_s)
             for opened in program.open.values():
                 until_s = opened.begun_s - program.start_s
-                assert abs(opened.path.total + opened.client_s - until_s) < 1e-6 * max(1.0, until_s)
+                assert abs(opened.path_before().total + opened.client_s - until_s) < 1e-6 * max(1.0, until_s)
 
     def _rates_of(self, trace: RequestTrace) -> ModelRates:
         """Return what is known of a model; of what no server lists, of all together."""

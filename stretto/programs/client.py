@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import Token
 from types import TracebackType
 from typing import Any
 
-from stretto.model.errors import StrettoError, UserError
-from stretto.model.extras import imports_of
+from stretto.model.errors import UserError
 from stretto.model.tasks import Criteria, Usage
-from stretto.model.values import Failure
-from stretto.programs.connection import Connection, InProcess, ProgramSession
+from stretto.programs.connection import ProgramSession, connection_to
 from stretto.programs.fragment import WaitingCall, Work
 from stretto.programs.ledger import Ledger
+from stretto.programs.native_calls import NativeCalls
 from stretto.programs.values import checked_value
 from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, produced
 from stretto.runtime.home_process import HomeProcess
@@ -49,7 +47,7 @@ class Client:
     """
 
     def __init__(self, where: Runtime | str, *, api_key: str = "", **options: Any) -> None:
-        self._connection = _connection(where, api_key, options)
+        self._connection = connection_to(where, api_key, options)
         self._home: HomeProcess | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: ProgramSession | None = None
@@ -57,9 +55,7 @@ class Client:
         self.ledger = Ledger()
         self._pending: list[WaitingCall] = []
         self._num_holding = 0
-        self._running: dict[str, asyncio.Future[None]] = {}
-        self._num_readers: Counter[str] = Counter()
-        self._given_up: set[str] = set()
+        self._native = NativeCalls(self.ledger, self._opened, lambda name: self._get(name, None, None))
         self._token: Token[ProgramClient | None] | None = None
 
     def __enter__(self) -> Client:
@@ -186,21 +182,7 @@ class Client:
         made = result.name_in(self)
         self.ledger.note_native(made, reads)
 
-        async def settle() -> None:
-            try:
-                value = await run(await asyncio.gather(*(self._get(name, None, None) for name in reads)))
-            except StrettoError as error:
-                value = Failure(error)
-            if self.ledger.knows(made) and not self._opened().is_closed():
-                self._opened().provide(made, value)
-
-        def begin() -> None:
-            self._num_readers.update(reads)
-            task = asyncio.ensure_future(settle())
-            self._running[made] = task
-            task.add_done_callback(lambda _: self._end_native(made, reads))
-
-        self._soon(begin)
+        self._soon(lambda: self._native.begin(made, reads, run))
         return result
 
     def provide(self, name: str, value: object) -> None:
@@ -264,33 +246,9 @@ class Client:
 
         def drop() -> None:
             self._flush()
-            if name in self._running:
-                self._running[name].cancel()
-            if self._num_readers[name]:
-                self._given_up.add(name)
-            else:
-                self._free(name)
+            self._native.give_up(name)
 
         self._soon(drop)
-
-    def _free(self, name: str) -> None:
-        """Give a variable up that no native function has to read any more; its name may be used again."""
-        self._opened().drop(name)
-        self.ledger.free(name)
-
-    def _end_native(self, made: str, reads: Sequence[str]) -> None:
-        """Forget a call of a native function, and drop the variables that were given up while it had to read
-        them.
-        """
-        del self._running[made]
-        self._num_readers.subtract(reads)
-        for name in dict.fromkeys(reads):
-            if not self._num_readers[name]:
-                del self._num_readers[name]
-                if name in self._given_up:
-                    self._given_up.discard(name)
-                    if not self._opened().is_closed():
-                        self._free(name)
 
     async def _open(self) -> None:
         if self._session is not None:
@@ -300,8 +258,7 @@ class Client:
         self._session = await self._connection.open_session()
 
     async def _close(self) -> None:
-        for task in self._running.values():
-            task.cancel()
+        self._native.cancel()
         await self._opened().close()
 
     def _opened(self) -> ProgramSession:
@@ -355,15 +312,3 @@ class Client:
             calls, self._pending = self._pending, []
         if calls:
             self._connection.submit(calls, self.ledger.is_set)
-
-
-def _connection(where: object, api_key: str, options: dict[str, Any]) -> Connection:
-    if isinstance(where, Runtime):
-        if api_key:
-            raise UserError("a runtime in the same process takes no api_key")
-        return InProcess(where, options)
-    if not isinstance(where, str):
-        raise UserError(f"a client needs a Runtime or the URL of a service, got {where!r:.80}")
-    with imports_of("client", "a client of a service"):
-        from stretto.programs.at_service import AtService
-    return AtService(where, api_key, options)

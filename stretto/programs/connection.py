@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import StrettoError, UserError
+from stretto.model.extras import imports_of
 from stretto.model.record import record
 from stretto.model.tasks import Criteria, Usage
 from stretto.model.values import Failure
@@ -180,3 +181,21 @@ def plan_all(
         compiled = runtime.plan_cache.plan_form(fragment.form, fragment.build, session.passes)
         found.append(Planned(fragment, *compiled))
     return found
+
+
+def connection_to(where: object, api_key: str, options: dict[str, Any]) -> Connection:
+    """Return the connection to a runtime in this process, or to the service at a URL.
+
+    Raises:
+        UserError: `where` is neither, or a key was given for a runtime.
+        ConfigError: packages for services are missing.
+    """
+    if isinstance(where, Runtime):
+        if api_key:
+            raise UserError("a runtime in the same process takes no api_key")
+        return InProcess(where, options)
+    if not isinstance(where, str):
+        raise UserError(f"a client needs a Runtime or the URL of a service, got {where!r:.80}")
+    with imports_of("client", "a client of a service"):
+        from stretto.programs.at_service import AtService
+    return AtService(where, api_key, options)

@@ -97,7 +97,9 @@ class Attempts:
         """Return why the attempt that runs is to be ended, as it brings nothing for too long."""
         if (attempt := self.running) is None or attempt.is_paused:
             return None
-        limit_s = self._limit_s(attempt, first_byte_timeout_s, idle_timeout_s)
+        limit_s = idle_timeout_s if attempt.has_bytes else first_byte_timeout_s
+        if self._owner.has_last_event:
+            limit_s = min(limit_s, _AFTER_LAST_S)
         if now_s - attempt.last_s <= limit_s:
             return None
         return EngineTimeout(f"it sent nothing for {limit_s:g} s")
@@ -163,7 +165,3 @@ class Attempts:
         self.stop()
         if self._on_sent is not None:
             self._on_sent(False)
-
-    def _limit_s(self, attempt: Attempt, first_byte_timeout_s: float, idle_timeout_s: float) -> float:
-        limit_s = idle_timeout_s if attempt.has_bytes else first_byte_timeout_s
-        return min(limit_s, _AFTER_LAST_S) if self._owner.has_last_event else limit_s

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.router.loads import has_room
 from stretto.router.messages import RouterAction, Ticket
 from stretto.router.offline_at_workers import is_offline_request
 from stretto.router.open_requests import OpenRequests
 from stretto.router.routed_client import Client
+from stretto.router.split_requests import describe_part
 
 
 class Dispatch:
@@ -17,8 +19,8 @@ class Dispatch:
 
     def place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request to a worker, or let it wait."""
-        self._open.describe(ticket)
         client = self._open.clients[ticket]
+        describe_part(client, self._open.workers)
         choice = self.choose(client, client.placed, now_s)
         if choice is None:
             self._open.wait(ticket, self._open.eligible.queue_name(client, now_s))
@@ -58,5 +60,5 @@ class Dispatch:
 
     def can_start(self, choice: Choice, ticket: Ticket) -> bool:
         """Return whether a request can run at once at the worker that was chosen for it."""
-        view, placed = self._open.loads.view(choice.instance), self._open.clients[ticket].placed
-        return view is not None and not view.num_waiting and self._open.loads.has_room(view.id, placed)
+        view, placed = self._open.loads.table.get(choice.instance), self._open.clients[ticket].placed
+        return view is not None and not view.num_waiting and has_room(view, placed)

@@ -171,12 +171,14 @@ class RouterDoor:
             self._begin(requests)
             return
         self._begin([one for one in requests if not one[1].text])
-        texts = [one for one in requests if one[1].text]
-        _of_each(lambda *one: tokens.read(one[1].text, partial(self._found_ids, *one)), texts)
 
-    def _found_ids(self, exchange: RoutedExchange, routed: RoutedRequest, ids: Sequence[int]) -> None:
-        """Place a request whose prompt has become token ids; without ids, one that has none."""
-        self._begin([(exchange, changed(routed, ids=ids) if ids else routed)])
+        def read(exchange: RoutedExchange, routed: RoutedRequest) -> None:
+            def found(ids: Sequence[int]) -> None:  # none for a prompt that has none
+                self._begin([(exchange, changed(routed, ids=ids) if ids else routed)])
+
+            tokens.read(routed.text, found)
+
+        _of_each(read, [one for one in requests if one[1].text])
 
     def _begin(self, requests: _Read) -> None:
         """Bring requests to the state machine. What is done with one is done with all of them before anything
@@ -193,16 +195,15 @@ class RouterDoor:
             path, num_answers = exchange.request.path, routed.num_answers
             exchange.program = program = RoutedProgram(self.programs, routed.asked, path, num_answers)
             routed.belongs_to(program.named)
-        return changed(routed, model=self._model_of(routed)) if routed.alias_at else routed
+        if not routed.alias_at:
+            return routed
+        is_listed = self.front.router_state.view.is_listed
+        model = self.front.aliases.choose(routed.model, routed.program.name, is_listed)
+        return changed(routed, model=model)
 
     def _place(self, exchange: RoutedExchange, routed: RoutedRequest) -> Sequence[RouterAction]:
         """Bring a request to the state machine, and return what is to be done."""
         return () if exchange.has_ended else exchange.begin(routed, self.front.register)
-
-    def _model_of(self, routed: RoutedRequest) -> str:
-        """Return the model of a request that names an alias."""
-        is_listed = self.front.router_state.view.is_listed
-        return self.front.aliases.choose(routed.model, routed.program.name, is_listed)
 
     def _refuse(self, client: Answering, request: ClientRequest, error: ApiError) -> None:
         self.front.watch.metrics.count_refusal("openai", error.status)

@@ -8,18 +8,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
+from typing import TypeAlias
 
 from stretto.cluster.placements.table import placement_of
 from stretto.costs.learned_work import LearnedWork
 from stretto.http.body_readers import BodyReaders
 from stretto.http.byte_budget import ByteBudget
+from stretto.model.backlog import Backlog
 from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
 from stretto.router.hedge_attempt import HedgeAttempt
-from stretto.router.late_work import LateWork
 from stretto.router.messages import (
     Check,
     Cut,
@@ -39,10 +40,11 @@ from stretto.router.prompt_watch import PromptWatch
 from stretto.router.router_state import RouterState
 from stretto.router.token_reader import TokenReader
 from stretto.router.worker_link import WorkerLink
+from stretto.sched.observer import Observers
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
-from stretto.sched.request_trace import RequestTrace
 
 _log = logging.getLogger(__name__)
+_Work: TypeAlias = Callable[[], None]
 
 
 class Front:
@@ -58,9 +60,10 @@ class Front:
         placement: the policy that chooses workers.
         unsettled_state: the state machine, to which the ends of the last answers may not have been brought.
         later: has something done in the next turn of the event loop, or before `router_state` is asked for
-            (`LateWork.add`).
+            (`Backlog.add`). An error in it is logged.
         watch_later: has something done in the next turn of the event loop that changes no decision.
         links: the way to each worker.
+        exchanges: the open requests that have come to the state machine.
         budget: count of the bytes held for all clients.
         aliases: names that stand for models.
         check: called to have the health of a worker checked at a time.
@@ -90,12 +93,13 @@ class Front:
         self.tokens: TokenReader | None = None
         self.readers = BodyReaders()
         self._prompts = PromptWatch(self.watch, self.readers)
-        self._late, self._watching = LateWork(), LateWork()
-        self.later, self.watch_later = self._late.add, self._watching.add
-        self.watch.deferred.sources.append(self.catch_up)
-        self._exchanges: dict[Ticket, RoutedExchange] = {}
-        self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._loop = asyncio.get_running_loop()
+        self._late, self._watching = Backlog(soon=self._loop.call_soon), Backlog(soon=self._loop.call_soon)
+        self.later: Callable[[_Work], None] = lambda work: self._late.add(partial(_do, work))
+        self.watch_later: Callable[[_Work], None] = lambda work: self._watching.add(partial(_do, work))
+        self.watch.deferred.sources.append(self.catch_up)
+        self.exchanges: dict[Ticket, RoutedExchange] = {}
+        self._hedges: dict[Ticket, HedgeAttempt] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_s = math.inf
 
@@ -123,7 +127,7 @@ class Front:
                 self._carry_out(action)
             except Exception:
                 _log.exception("an action of the router's state could not be carried out")
-                exchange = self._exchanges.get(getattr(action, "ticket", -1))
+                exchange = self.exchanges.get(getattr(action, "ticket", -1))
                 if exchange is not None:
                     exchange.fail("the router could not go on with the request")
         due_s = self.unsettled_state.timers.next_due_s
@@ -136,17 +140,18 @@ class Front:
     def _carry_out(self, action: RouterAction) -> None:
         match action:
             case Send(ticket, worker):
-                self._exchanges[ticket].send(action, self.links[worker])
+                self.exchanges[ticket].send(action, self.links[worker])
             case Hedge(ticket, send):
-                link, forget = self.links[send.worker], self._forget_hedge
-                attempts = self._exchanges[ticket].attempts
-                self._hedges[send.ticket] = attempts.hedge(send, link, forget)
+                link, attempts = self.links[send.worker], self.exchanges[ticket].attempts
+                self._hedges[send.ticket] = attempts.hedge(
+                    send, link, lambda ended: self._hedges.pop(ended, None)
+                )
             case TakeHedge(ticket):
-                self._exchanges[ticket].attempts.take_hedge()
+                self.exchanges[ticket].attempts.take_hedge()
             case Stop(ticket, reason):
                 self._at(ticket).give_up(reason)
             case Withdraw(ticket):
-                self._exchanges[ticket].attempts.withdraw()
+                self.exchanges[ticket].attempts.withdraw()
             case Refuse(ticket, status, message, retry_after_s):
                 self._at(ticket).refuse(status, message, retry_after_s)
             case Cut(ticket, reason):
@@ -162,10 +167,7 @@ class Front:
 
     def _at(self, ticket: Ticket) -> RoutedExchange | HedgeAttempt:
         """Return the request or the second attempt that has a ticket."""
-        return self._exchanges.get(ticket) or self._hedges[ticket]
-
-    def _forget_hedge(self, ticket: Ticket) -> None:
-        self._hedges.pop(ticket, None)
+        return self.exchanges.get(ticket) or self._hedges[ticket]
 
     def remove(self, worker: WorkerId, now_s: float) -> None:
         """Remove a worker at once: streams that can go on elsewhere do, other begun answers are cut.
@@ -174,7 +176,7 @@ class Front:
             ConfigError: there is no such worker.
         """
         self.act(self.router_state.membership.drain(worker, now_s))
-        for exchange in list(self._exchanges.values()):
+        for exchange in list(self.exchanges.values()):
             exchange.move_stream(worker, "the worker was removed")
         if self.router_state.view.worker(worker) is not None:
             self.act(self.router_state.membership.remove(worker, now_s))
@@ -183,28 +185,23 @@ class Front:
         """End all requests with status 503, or by cutting their answers: first those that wait, so that none
         of them is sent.
         """
-        for exchange in sorted(self._exchanges.values(), key=lambda one: one.attempts.running is not None):
+        for exchange in sorted(self.exchanges.values(), key=lambda one: one.attempts.running is not None):
             exchange.fail(message, 503)
 
     def sweep(self) -> None:
         """End attempts that bring nothing; called each second."""
         now_s = monotonic()
         config = self.config
-        for exchange in list(self._exchanges.values()):
+        for exchange in list(self.exchanges.values()):
             exchange.time_out(now_s, config.first_byte_timeout_s, config.idle_timeout_s)
 
     def _expire(self) -> None:
         self._expiry, self._expiry_s = None, math.inf
         self.act(self.router_state.timers.expire(monotonic()))
 
-    def trace_of(self, ticket: Ticket) -> RequestTrace | None:
-        """Return the history of an open request; None before its exchange is known."""
-        exchange = self._exchanges.get(ticket)
-        return None if exchange is None else exchange.trace
-
     def register(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Note that a request has come to the state machine."""
-        self._exchanges[exchange.ticket] = exchange
+        self.exchanges[exchange.ticket] = exchange
         self.watch_later(partial(self._has_arrived, exchange, routed))
 
     def _has_arrived(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
@@ -216,16 +213,26 @@ class Front:
 
     def ended(self, exchange: RoutedExchange) -> None:
         """Note that a request has left the router."""
-        self._exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
+        self.exchanges.pop(exchange.ticket, None)  # not there if the client left before it was placed
         self.later(partial(self._has_ended, exchange))
 
     def _has_ended(self, exchange: RoutedExchange) -> None:
         if (program := exchange.program) is not None:
             program.end(was_answered=exchange.was_answered)
-        self.watch_later(partial(self._has_been_seen, exchange))
+        self.watch_later(partial(_show_end, exchange, self.watch.observers))
 
-    def _has_been_seen(self, exchange: RoutedExchange) -> None:
-        trace = exchange.trace
-        assert trace.ended_s is not None, "it has ended"
-        self.watch.observers.on_request_ended(trace, trace.ended_s)
-        exchange.let_go()
+
+def _show_end(exchange: RoutedExchange, observers: Observers) -> None:
+    """Show observers that a request has ended, after which nothing is kept of it."""
+    trace = exchange.trace
+    assert trace.ended_s is not None, "it has ended"
+    observers.on_request_ended(trace, trace.ended_s)
+    exchange.let_go()
+
+
+def _do(work: _Work) -> None:
+    """Do what was to be done later. An error in it ends nothing else."""
+    try:
+        work()
+    except Exception:
+        _log.exception("the end of a request could not be noted")

@@ -35,9 +35,9 @@ def fleet_view(front: Front) -> FleetView:
             )
         )
     waits = [
-        LiveWait(trace.tenant_program, one.since_s, one.why, is_held=one.why != TURN)
+        LiveWait(exchange.trace.tenant_program, one.since_s, one.why, is_held=one.why != TURN)
         for one in view.waiting(_MAX_WAITS)
-        if (trace := front.trace_of(one.ticket)) is not None
+        if (exchange := front.exchanges.get(one.ticket)) is not None
     ]
     return FleetView(workers, waits, view.num_waiting, view.num_held)
 
@@ -95,7 +95,7 @@ def gauges(front: Front, engine: str = "") -> list[Published]:
             table.WAITING,
             _waiting(engine, view.num_waiting - view.num_held, view.num_held),
         ),
-        *([] if peers is None else one_value_each({table.PEERS_HEARD: len(peers)})),
+        *([] if peers is None else one_value_each({table.PEERS_HEARD: len(peers.origins)})),
         *one_value_each({table.OPEN: view.num_clients, table.HELD_BYTES: front.budget.num_held}),
     ]
 

@@ -7,6 +7,8 @@ the ends are spread evenly.
 
 from __future__ import annotations
 
+from stretto.router.messages import WorkerId, WorkerUsage
+
 _WEIGHT = 1 / 64
 """Least weight of one answer; the first ones count as in a plain mean."""
 
@@ -38,3 +40,25 @@ class HitCorrection:
             self._num_learned += 1
             weight = max(_WEIGHT, 1 / self._num_learned)
             self._beyond_tokens = min(most, max(0.0, self._beyond_tokens + weight * error))
+
+
+class ReportedHits:
+    """How many tokens of prompts workers have found in their caches, by what they report.
+
+    vLLM tells of hits alone: of a worker that has told of one before, counts without one tell of a miss.
+    """
+
+    def __init__(self) -> None:
+        self._telling: set[tuple[WorkerId, bool]] = set()
+
+    def num_cached(self, worker: WorkerId, usage: WorkerUsage) -> int | None:
+        """Return how many tokens of a prompt a worker found in its cache; None if that is unknown."""
+        if usage.num_cached is not None:
+            self._telling.add((worker, usage.is_older_api))
+            return usage.num_cached
+        is_miss = usage.num_prompt is not None and (worker, usage.is_older_api) in self._telling
+        return 0 if is_miss else None
+
+    def forget(self, worker: WorkerId) -> None:
+        """Forget what a worker has told."""
+        self._telling -= {(worker, True), (worker, False)}

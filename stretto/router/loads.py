@@ -22,24 +22,23 @@ from stretto.cluster.placement import (
     PlacementRequest,
 )
 from stretto.cluster.prompt_keys import BYTES
-from stretto.costs.mean_output import MeanOutput
-from stretto.router.deferred_machine import DeferredMachine
-from stretto.router.hit_correction import HitCorrection
+from stretto.router.expected_answers import ExpectedAnswers
+from stretto.router.hit_correction import HitCorrection, ReportedHits
 from stretto.router.messages import Ticket, WorkerId, WorkerUsage
-from stretto.router.offline_at_workers import USUAL_RULES, OfflineAtWorkers, OfflineRules, is_offline_request
+from stretto.router.offline_at_workers import (
+    USUAL_RULES,
+    OfflineAtWorkers,
+    OfflineRules,
+    OfflineWhenAsked,
+    is_offline_request,
+)
 from stretto.router.workers import Worker
 
 _NO_LIMIT = 2**22
 """Tokens that may be in flight at a worker whose memory is not known."""
-_MOST_OUTPUT_TIMES = 4
-"""Largest count of an answer, in means, that enters the mean. So wrong counts of fewer than a quarter of the
-answers hardly change it."""
-_MAX_MODELS = 1000
-"""Models with a mean of their own; others share one."""
 _SLOWNESS = (1 / 16, 16.0)
 """Range of the measured over the predicted seconds of one answer."""
 _SLOWNESS_WEIGHT = 0.1
-_FIRST_OUTPUT = 128
 
 
 @dataclass(slots=True, eq=False)
@@ -66,48 +65,41 @@ class RunningAtWorker:
 
 
 class WorkerLoads:
-    """The table of workers that a placement policy reads, and the events that it is told."""
+    """The table of workers that a placement policy reads, and the events that it is told.
+
+    Attributes:
+        table: views of the workers that the policy may choose.
+        uses_keys: whether the policy reads keys of prompts, where workers report nothing of their caches.
+        outputs: how long answers are expected to be.
+    """
 
     def __init__(self, placement: Placement, offline: OfflineRules = USUAL_RULES) -> None:
         self._placement = placement
         self._is_early = placement.binds != "late"
-        self._table = InstanceTable(placement.load, with_full=self._is_early)
-        machine = OfflineAtWorkers(self._table, offline)
-        self._offline = DeferredMachine(machine, lambda: machine.num_running > 0)
+        self.table = InstanceTable(placement.load, with_full=self._is_early)
+        self._offline = OfflineWhenAsked(OfflineAtWorkers(self.table, offline))
         self._prefill_ends: list[tuple[float, Ticket]] = []
         self._running: dict[Ticket, RunningAtWorker] = {}
-        self._all_outputs = MeanOutput(_FIRST_OUTPUT)
-        self._outputs_of_model: dict[str, MeanOutput] = {}
+        self.uses_keys = placement.uses_keys == "always"
+        self.outputs = ExpectedAnswers()
         self._correction = HitCorrection(BYTES.block_tokens)
-        self._telling: set[tuple[WorkerId, bool]] = set()
+        self._reports = ReportedHits()
 
     @property
     def offline(self) -> OfflineAtWorkers:
         """The offline requests at workers, with all that has happened there."""
-        return self._offline.now
+        return self._offline.catch_up()
 
     @property
     def has_offline(self) -> bool:
         """Whether offline requests run at workers."""
         return self._offline.machine.num_running > 0
 
-    @property
-    def uses_keys(self) -> bool:
-        """Whether the policy reads keys of prompts, where workers report nothing of their caches."""
-        return self._placement.uses_keys == "always"
-
-    def expected_output(self, model: str, max_tokens: int | None) -> int:
-        """Return how many tokens an answer is expected to have: the mean of the last ones of its model, or
-        the request's limit if that is less.
-        """
-        typical = self._outputs_of_model.get(model, self._all_outputs).expected
-        return typical if max_tokens is None else min(max_tokens, typical)
-
     def join(self, worker: Worker) -> None:
         """Let the policy choose a worker. If it may already, only a new size of its KV memory counts: that is
         of a new process, whose cache is empty.
         """
-        view, capacity = self._table.get(worker.id), worker.kv_tokens or _NO_LIMIT
+        view, capacity = self.table.get(worker.id), worker.kv_tokens or _NO_LIMIT
         if view is None or view.capacity_tokens != capacity:
             self._leave_table(worker.id)
             space = BYTES.name if self.uses_keys else ""
@@ -117,38 +109,34 @@ class WorkerLoads:
                 profile, num_slots = worker.config.profile, worker.config.num_slots
                 view = InstanceView(worker.id, profile, capacity, num_slots, space)
             view.capacity_tokens = capacity
-            self._table.join(view)
-            self.offline.join(view)
+            self.table.join(view)
+            self._offline.machine.join(view)
         self.refresh(worker)
 
     def leave(self, worker: WorkerId) -> None:
         """Let the policy choose a worker no more; what runs there goes on."""
         self._leave_table(worker)
-        self.offline.leave(worker)
+        self._offline.machine.leave(worker)
 
     def _leave_table(self, worker: WorkerId) -> None:
-        self._telling -= {(worker, True), (worker, False)}
-        if self._table.get(worker) is not None:
+        self._reports.forget(worker)
+        if self.table.get(worker) is not None:
             self._placement.observe(Left(worker))
-            self._table.leave(worker)
+            self.table.leave(worker)
 
     def forget(self, worker: Worker) -> None:
         """Forget what a worker was believed to hold in its cache, because that is empty."""
-        if self.uses_keys and self._table.get(worker.id) is not None:
+        if self.uses_keys and self.table.get(worker.id) is not None:
             self._placement.observe(Emptied(worker.id))
 
     def refresh(self, worker: Worker) -> None:
         """Bring the view of a worker in step with its state and its trial."""
         num_slots = worker.num_slots
-        if (view := self._table.get(worker.id)) is not None:
+        if (view := self.table.get(worker.id)) is not None:
             view.probe_s = worker.probe_s
             if (view.state, view.num_slots) != (worker.state, num_slots):
                 view.state, view.num_slots = worker.state, num_slots
-                self._table.changed(worker.id)
-
-    def view(self, worker: WorkerId) -> InstanceView | None:
-        """Return the view of a worker; None if the policy may not choose it."""
-        return self._table.get(worker)
+                self.table.changed(worker.id)
 
     def choose(
         self, request: PlacementRequest, now_s: float, among: Collection[WorkerId] | None = None
@@ -158,11 +146,15 @@ class WorkerLoads:
         """
         if is_offline_request(request):
             return self.offline.choose(request, among, now_s)
-        self._end_prefills(now_s)
-        table = self._table
+        while self._prefill_ends and self._prefill_ends[0][0] <= now_s:  # whole answers do not tell theirs
+            _, ticket = heappop(self._prefill_ends)
+            running = self._running.get(ticket)
+            if running is not None and running.sent_s + running.first_s <= now_s:
+                self.first_byte(running, now_s)
+        table = self.table
         if among is not None:
             table = InstanceTable(self._placement.load, with_full=self._is_early)
-            for view in self._table:
+            for view in self.table:
                 if view.id in among:
                     table.join(view)
         choice = self._placement.choose(request, table, now_s)
@@ -173,26 +165,14 @@ class WorkerLoads:
         held_tokens = self._correction.of(choice.held_tokens, request.num_tokens)
         return Choice(choice.instance, held_tokens, choice.terms, choice.reason)
 
-    def has_room(self, worker: WorkerId, request: PlacementRequest) -> bool:
-        """Return whether a request fits at a worker now."""
-        view = self._table.get(worker)
-        if view is None:
-            return False
-        if view.state == "suspect":
-            return not view.num_running
-        return view.state == "serving" and view.room_tokens >= max(
-            1, min(request.all_tokens, view.capacity_tokens)
-        )
-
     def start(
         self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float, model: str = ""
     ) -> RunningAtWorker:
         """Count a request for a model as running at the worker of `choice`."""
-        view = self._table.get(choice.instance)
+        view = self.table.get(choice.instance)
         assert view is not None, "requests are sent to workers in the table"
-        self._offline.tell(OfflineAtWorkers.started, ticket, request, choice, now_s)
+        self._offline.started(ticket, request, choice, now_s)
         if is_offline_request(request):
-            self._offline.catch_up()
             running = RunningAtWorker(ticket, view.id, request, now_s, 0, 0.0, 0.0, model)
             self._running[ticket] = running
             return running
@@ -214,7 +194,7 @@ class WorkerLoads:
         if running.is_decoding or is_offline_request(running.placed):
             return
         running.is_decoding = True
-        if (view := self._table.get(running.worker)) is not None:
+        if (view := self.table.get(running.worker)) is not None:
             view.num_decoding += 1
             view.prefill_from_s = now_s
             self._change(view, 0, 0, -running.prefill_s)
@@ -238,60 +218,38 @@ class WorkerLoads:
         del self._running[running.ticket]
         num_timed = usage.num_output if is_timed else None
         ticket, worker = running.ticket, running.worker
-        self._offline.tell(OfflineAtWorkers.ended, ticket, worker, running.placed, num_timed, now_s)
-        num_cached = self._num_cached(running.worker, usage)
+        self._offline.ended(ticket, worker, running.placed, num_timed, now_s)
+        num_cached = self._reports.num_cached(running.worker, usage)
         if usage.num_output is not None:
-            self._learn_output(running.model, usage.num_output)
+            self.outputs.learn(running.model, usage.num_output)
         if is_offline_request(running.placed):
             return
         self._placement.observe(Ended(running.worker, running.placed, num_cached, was_refused))
         if num_cached is not None:
             self._correction.learn(running.held_tokens, num_cached)
-        if (view := self._table.get(running.worker)) is None:
+        if (view := self.table.get(running.worker)) is None:
             return
-        if is_timed and usage.num_output is not None:
-            self._learn_slowness(view, running, usage.num_output, now_s)
+        if self._is_early and is_timed and usage.num_output is not None:
+            _learn_slowness(view, running, usage.num_output, now_s)
         view.num_decoding -= running.is_decoding
         prefill_s = 0.0 if running.is_decoding else running.prefill_s
         self._change(view, -1, -running.placed.all_tokens, -prefill_s)
-
-    def _num_cached(self, worker: WorkerId, usage: WorkerUsage) -> int | None:
-        """Return how many tokens of a prompt a worker found in its cache; None if that is unknown.
-
-        vLLM tells of hits alone: of a worker that has told of one before, counts without one tell of a miss.
-        """
-        if usage.num_cached is not None:
-            self._telling.add((worker, usage.is_older_api))
-            return usage.num_cached
-        is_miss = usage.num_prompt is not None and (worker, usage.is_older_api) in self._telling
-        return 0 if is_miss else None
-
-    def keep_free(self, worker: WorkerId, num_slots: int, num_tokens: int) -> None:
-        """Keep places and tokens of a worker free for requests of other routers."""
-        if (view := self._table.get(worker)) is not None:
-            view.kept_slots, view.kept_tokens = num_slots, num_tokens
-            self._table.changed(worker)
 
     def wait(self, worker: WorkerId, request: PlacementRequest, seconds: float, num: int) -> None:
         """Add a request to those that wait for a worker (`num` is 1), or take it off them (-1).
 
         `seconds` is the predicted time by which it delays the next one.
         """
-        if (view := self._table.get(worker)) is not None:
+        if (view := self.table.get(worker)) is not None:
             view.num_waiting += num
             view.waiting_tokens += num * request.all_tokens
             view.waiting_s = max(0.0, view.waiting_s + num * seconds) if view.num_waiting else 0.0
-            self._table.changed(worker)
-
-    def share_s(self, request: PlacementRequest, held_tokens: int, worker: WorkerId) -> float:
-        """Return the predicted seconds by which a request that waits at a worker delays the next one."""
-        view = self._table.get(worker)
-        return 0.0 if view is None else request.share_s(view, held_tokens)
+            self.table.changed(worker)
 
     def check_invariants(self) -> None:
         """Check that the loads are the sums of what runs. For tests."""
         self.offline.check_invariants()
-        for view in self._table:
+        for view in self.table:
             all_running = [one for one in self._running.values() if one.worker == view.id]
             running = [one for one in all_running if not is_offline_request(one.placed)]
             offline_tokens = sum(one.placed.all_tokens for one in all_running if one not in running)
@@ -302,34 +260,28 @@ class WorkerLoads:
             predicted_s = sum(one.prefill_s for one in running if not one.is_decoding)
             assert abs(view.prefill_s - predicted_s) < 1e-6
 
-    def _end_prefills(self, now_s: float) -> None:
-        """Count the prefills as over whose predicted end has come: whole answers do not tell theirs."""
-        while self._prefill_ends and self._prefill_ends[0][0] <= now_s:
-            _, ticket = heappop(self._prefill_ends)
-            running = self._running.get(ticket)
-            if running is not None and running.sent_s + running.first_s <= now_s:
-                self.first_byte(running, now_s)
-
-    def _learn_output(self, model: str, num_output: int) -> None:
-        """Learn the number of tokens of an answer, for its model and for all together."""
-        means = [self._all_outputs]
-        if model and (model in self._outputs_of_model or len(self._outputs_of_model) < _MAX_MODELS):
-            means.append(self._outputs_of_model.setdefault(model, MeanOutput(self._all_outputs.expected)))
-        for mean in means:
-            mean.observe(min(num_output, _MOST_OUTPUT_TIMES * max(mean.expected, _FIRST_OUTPUT)))
-
-    def _learn_slowness(
-        self, view: InstanceView, running: RunningAtWorker, num_output: int, now_s: float
-    ) -> None:
-        predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
-        if self._is_early and predicted_s > 0:
-            least, most = _SLOWNESS
-            ratio = min(most, max(least, (now_s - running.sent_s) / predicted_s))
-            view.slowness += _SLOWNESS_WEIGHT * (ratio - view.slowness)
-
     def _change(self, view: InstanceView, num: int, num_tokens: int, prefill_s: float) -> None:
         view.num_running += num
         view.running_tokens += num_tokens
         view.prefill_s = max(0.0, view.prefill_s + prefill_s) if view.num_running else 0.0
-        view.expected_output = self._all_outputs.expected
-        self._table.changed(view.id)
+        view.expected_output = self.outputs.of_all.expected
+        self.table.changed(view.id)
+
+
+def has_room(view: InstanceView | None, request: PlacementRequest) -> bool:
+    """Return whether a request fits at a worker now; not if the policy may not choose it."""
+    if view is None:
+        return False
+    if view.state == "suspect":
+        return not view.num_running
+    return view.state == "serving" and view.room_tokens >= max(
+        1, min(request.all_tokens, view.capacity_tokens)
+    )
+
+
+def _learn_slowness(view: InstanceView, running: RunningAtWorker, num_output: int, now_s: float) -> None:
+    predicted_s = running.first_s + num_output * view.profile.decode_s(view.num_running)
+    if predicted_s > 0:
+        least, most = _SLOWNESS
+        ratio = min(most, max(least, (now_s - running.sent_s) / predicted_s))
+        view.slowness += _SLOWNESS_WEIGHT * (ratio - view.slowness)

@@ -6,8 +6,11 @@ They give way to all others, so that neither these nor the placement policy see 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
@@ -18,6 +21,8 @@ from stretto.model.profile import Profile
 from stretto.router.messages import Ticket, WorkerId
 
 _REASON = "most room for offline work"
+_MOST_ENDED = 256
+"""Requests that have ended from which is learned when offline work comes: about as many as ever count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,13 @@ class OfflineRules:
 
 
 USUAL_RULES = OfflineRules()
+
+
+class _Sent(NamedTuple):
+    at_s: float
+    ticket: Ticket
+    request: PlacementRequest
+    choice: Choice
 
 
 class OfflineAtWorkers:
@@ -62,12 +74,11 @@ class OfflineAtWorkers:
     def started(self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float) -> None:
         """Note that a request is sent to the worker that was chosen for it."""
         is_offline, view = is_offline_request(request), self._table.get(choice.instance)
-        num_new = max(0, request.num_tokens - choice.held_tokens)
-        self._rooms[choice.instance].started(
-            ticket, num_new, request.expected_output, now_s, is_offline=is_offline
-        )
+        num_new, prefill_s = max(0, request.num_tokens - choice.held_tokens), 0.0
+        if (room := self._rooms.get(choice.instance)) is not None:  # else it has left meanwhile
+            room.started(ticket, num_new, request.expected_output, now_s, is_offline=is_offline)
+            prefill_s = room.steps.per_token_s * num_new
         if not is_offline:
-            prefill_s = self._rooms[choice.instance].steps.per_token_s * num_new
             self._kept_free.started(request.all_tokens, prefill_s, now_s)
         elif view is not None:
             self.num_running += 1
@@ -148,6 +159,57 @@ class OfflineAtWorkers:
         for view in self._table:
             self._rooms[view.id].check_invariants()
             assert view.num_offline == self._rooms[view.id].num_offline
+
+
+class OfflineWhenAsked:
+    """The offline requests at workers, which get to know of other requests when somebody asks. While there is
+    no offline work nobody does: then only the last ones that have ended, and those that run, are kept.
+
+    Attributes:
+        machine: what is known so far.
+    """
+
+    def __init__(self, machine: OfflineAtWorkers) -> None:
+        self.machine = machine
+        self._running: dict[Ticket, _Sent] = {}
+        """Requests that run, and that the machine does not know."""
+        self._ended: deque[tuple[_Sent, int | None, float]] = deque(maxlen=_MOST_ENDED)
+
+    def started(self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float) -> None:
+        """Note that a request is sent to the worker that was chosen for it."""
+        self._running[ticket] = _Sent(now_s, ticket, request, choice)
+        if self.machine.num_running or is_offline_request(request):
+            self.catch_up()
+
+    def ended(
+        self,
+        ticket: Ticket,
+        worker: WorkerId,
+        request: PlacementRequest,
+        num_output: int | None,
+        now_s: float,
+    ) -> None:
+        """Note that a request has left a worker, as `OfflineAtWorkers.ended`."""
+        if (sent := self._running.pop(ticket, None)) is None:
+            self.catch_up().ended(ticket, worker, request, num_output, now_s)
+        elif now_s > sent.at_s:  # else its time tells nothing
+            self._ended.append((sent, num_output, now_s))
+
+    def catch_up(self) -> OfflineAtWorkers:
+        """Return the machine, after it got to know what has happened, in order."""
+        if not (self._running or self._ended):
+            return self.machine
+        moves: list[tuple[float, bool, _Sent, int | None]] = []
+        for sent, num_output, ended_s in self._ended:
+            moves += (sent.at_s, True, sent, None), (ended_s, False, sent, num_output)
+        moves += [(sent.at_s, True, sent, None) for sent in self._running.values()]
+        self._running, self._ended = {}, deque(maxlen=_MOST_ENDED)
+        for at_s, is_start, sent, num_output in sorted(moves, key=itemgetter(0, 1)):
+            if is_start:
+                self.machine.started(sent.ticket, sent.request, sent.choice, at_s)
+            else:
+                self.machine.ended(sent.ticket, sent.choice.instance, sent.request, num_output, at_s)
+        return self.machine
 
 
 def is_offline_request(request: PlacementRequest) -> bool:

@@ -74,7 +74,7 @@ class PeerLink:
     @property
     def num_peers(self) -> int:
         """Number of peers that are known now."""
-        return len(self._peers)
+        return len(self._peers.origins)
 
     @property
     def num_heard(self) -> int:
@@ -125,7 +125,7 @@ class PeerLink:
 
     def _note_missing(self, now_s: float) -> None:
         """Warn of routers that are not heard, once until all are, and of one that does not hear this one."""
-        num_heard = len(self._peers) + self._peers.hears_itself
+        num_heard = len(self._peers.origins) + self._peers.hears_itself
         if num_heard >= self._num_given:
             self._all_heard_s, self._has_missed = now_s, False
         elif not self._has_missed and now_s >= self._all_heard_s + SILENT_S:

@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from stretto.router.homes import unknown
 from stretto.router.membership import Membership
 from stretto.router.messages import Check, RouterAction, Ticket
@@ -18,9 +20,13 @@ from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.repeats import Repeats
 from stretto.router.routed_client import Client
 from stretto.router.turns import PAUSE
+from stretto.router.workers import KEY_HINT, NO_KEY_HINT, Worker
 from stretto.wire.errors import REFUSING_ALL
 
+_log = logging.getLogger(__name__)
 _ABOUT_KEYS = (401, 403)
+_KEYLESS_REST_S = 10.0
+"""Time for which a worker that wants a key gets no requests without one while others take them."""
 
 
 class RefusingWorkers:
@@ -67,10 +73,8 @@ class RefusingWorkers:
             if worker.is_doubted:
                 states.add("suspect")
             client.refused_by[worker.id] = status
-            if is_own:
-                self._open.workers.refused_key(worker, status, now_s)
-            elif status in _ABOUT_KEYS:
-                self._open.workers.wanted_key(worker, status, now_s)
+            if status in _ABOUT_KEYS:
+                self._refused_key(worker, status, now_s, is_own=is_own)
             self._membership.refresh(worker)
         left = [one for one in self._open.eligible.left(client, now_s) if one.state in states]
         actions = self._go_elsewhere(ticket, status, is_own, bool(left), now_s)
@@ -78,6 +82,19 @@ class RefusingWorkers:
         if is_own and worker is not None and worker.state == "serving":
             actions.append(Check(worker.id, now_s))
         return actions
+
+    def _refused_key(self, worker: Worker, status: int, now_s: float, *, is_own: bool) -> None:
+        """Handle an answer with status 401 or 403 to a request with the router's own key, or without one."""
+        workers = self._open.workers
+        if is_own:
+            reason = f"it refuses the router's key (status {status}); {KEY_HINT}"
+            (workers.suspect if status == 401 else workers.failed)(worker, reason, now_s)
+            return
+        workers.answered(worker, status, now_s)
+        worker.key_rests.rest("", now_s + _KEYLESS_REST_S)
+        if not worker.wants_key:
+            worker.wants_key = True
+            _log.warning("worker %s wants a key (status %d); %s", worker.config.url, status, NO_KEY_HINT)
 
     def _go_elsewhere(
         self, ticket: Ticket, status: int, is_own: bool, is_left: bool, now_s: float
@@ -115,6 +132,9 @@ class RefusingWorkers:
             if not is_well or is_stored or (model and model not in worker.models):
                 self._open.workers.answered(worker, status, now_s)
             else:
-                self._open.workers.refused_wrongly(worker, status, now_s)
+                reason = (
+                    f"it answered with status {status} to a request that another worker has answered well"
+                )
+                self._open.workers.failed(worker, reason, now_s)
             actions += self._membership.request_left(worker, now_s)
         return actions

@@ -43,6 +43,7 @@ class _Pool:
     Attributes:
         workers: the tokens that fit into the memory of each, as it says; None if it does not.
         is_sized: whether one of them says so.
+        has_hits: whether an answer has said that its prompt was found in a cache.
         num_requests: requests that the room knows.
         ratio: tokens of prompts for each estimated one, by which the memories are counted.
         num_tokens, num_estimated: tokens of the prompts from which it is learned.
@@ -56,6 +57,7 @@ class _Pool:
     num_tokens: float = 0.0
     num_estimated: float = 0.0
     is_sized: bool = False
+    has_hits: bool = False
 
     def scaled(self, num_tokens: int) -> int:
         """Return how many estimated tokens stand for so many."""
@@ -160,14 +162,18 @@ class RoomAtWorkers:
     def arrive(self, ticket: Ticket, request: RoutedRequest, num_output: int, now_s: float) -> Entered | None:
         """Take note of a request that arrives. Return it if it may go out now; if not, it is held.
 
-        What is offline is never held: it gives way to others anyway. While nothing is held and nothing has
-        room, what belongs to no program is not made known to the room. Neither are first requests of programs
-        that are not likely to go on, but for one of `_WATCHED`, by which it is noticed when that changes.
+        What is offline is never held: it gives way to others anyway. Where workers tell neither how much they
+        hold nor what prompts have found there, nothing limits their memory, and nothing is followed. While
+        nothing is held and nothing has room, what belongs to no program is not made known to the room.
+        Neither are first requests of programs that are not likely to go on, but for one of `_WATCHED`, by
+        which it is noticed when that changes.
         """
         pool = self._pool_of(request.model)
-        if pool is None or request.objective == "offline" or _is_left_out(ticket, request, pool.room):
+        if pool is None or request.objective == "offline":
             return Entered(ticket)
-        if not pool.is_sized and request.key is None:
+        if not pool.is_sized and (request.key is None or not pool.has_hits):
+            return Entered(ticket)
+        if _is_left_out(ticket, request, pool.room):
             return Entered(ticket)
         described = self._described(pool, ticket, request, num_output)
         entered = pool.room.arrive(described, now_s)
@@ -257,6 +263,8 @@ class RoomAtWorkers:
         self._held.pop(ticket, None)
         self._plain_since_s.pop(ticket, None)
         if (pool := self._of_ticket.pop(ticket, None)) is None:
+            if usage is not None and usage.num_cached_tokens and (told := self._pool_of(request.model)):
+                told.has_hits = True
             return
         pool.num_requests -= 1
         if usage is not None:

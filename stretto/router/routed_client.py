@@ -10,6 +10,7 @@ from stretto.model.record import record
 from stretto.router.homes import ANYWHERE, Home
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import RoutedRequest, Ticket, WorkerId
+from stretto.router.offline_at_workers import is_offline_request
 from stretto.sched.queries.request import StepRequest
 
 
@@ -90,6 +91,14 @@ class Client:
     def expected_output(self) -> int:
         """Number of tokens that its answer is expected to have."""
         return (self.whole or self.placed).expected_output
+
+    @property
+    def waits_for(self) -> str | None:
+        """The owner among whose requests it counts while it waits; None for one of an app of this process."""
+        if self.request.step is not None:
+            return None
+        owner = self.request.owner
+        return f"{owner} offline" if is_offline_request(self.placed) else owner
 
     def has_tried(self, workers: Collection[WorkerId]) -> bool:
         """Return whether none of some workers is left to be tried."""

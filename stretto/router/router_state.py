@@ -108,7 +108,7 @@ class RouterState:
         ticket = next(self._open.tickets)
         placed = PlacementRequest(
             num_tokens=len(request.ids) or request.num_tokens,
-            expected_output=self._loads.expected_output(request.model, request.max_tokens),
+            expected_output=self._loads.outputs.expected(request.model, request.max_tokens),
             keys={} if request.key is None else {BYTES.name: request.key},
             hints=self._caches.held(request.ids, self._eligible.reporting(request)) if request.ids else {},
             purpose=Purpose(request.objective, yields_until_s=now_s + self._open.yields_s),
@@ -141,11 +141,12 @@ class RouterState:
 
     def _check_limits(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Refuse a request that has come and has to wait, if no worker takes it now, or too many wait."""
-        if self._clients[ticket].request.step is not None:
+        client = self._clients[ticket]
+        if client.request.step is not None:
             return []
-        if (rest_s := self._eligible.rest_s(self._clients[ticket], now_s)) is not None:
+        if (rest_s := self._eligible.rest_s(client, now_s)) is not None:
             return [self._open.refuse(ticket, 429, PAUSE, rest_s, now_s)]
-        self._open.note_waiting(ticket)
+        self._open.limit.add(ticket, client.waits_for)
         if (excess := self._open.limit.excess(ticket)) is None:
             return []
         others = "" if excess == ticket else ", and others have fewer of them"
@@ -312,7 +313,7 @@ class RouterState:
         self._open.announcer = announcer = Announcer(origin)
         self._open.account.now.on_charge = announcer.charged
         announcer.is_pressed = lambda: bool(self._open.waiting) or bool(self._room)
-        announcer.takers = self._open.takers
+        announcer.waiting.takers = self._open.takers
         self._room.shares_names = True
         self.peers = peers = Peers(announcer, PeerRequests(self._open), self._turns.freed)
         return peers

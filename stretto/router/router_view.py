@@ -48,7 +48,7 @@ class RouterView:
     def waiting(self, limit: int) -> list[WaitingPicture]:
         """Return what is shown of the requests that wait, at most `limit`: those that are held first."""
         found: list[WaitingPicture] = []
-        for ticket in islice(chain(self._open.room, self._open.waiting.queues()), limit):
+        for ticket in islice(chain(self._open.room, self._open.waiting.names()), limit):
             client = self._open.clients[ticket]
             is_held = ticket in self._open.room
             why = self._open.room.reason(ticket) if is_held else TURN

@@ -27,7 +27,7 @@ from stretto.model.record import changed
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import Part, WorkerUsage
 from stretto.router.routed_client import Client, Prefilled
-from stretto.router.workers import Worker
+from stretto.router.workers import Worker, Workers
 
 
 def able_for_part(workers: Sequence[Worker], client: Client) -> Sequence[Worker]:
@@ -44,10 +44,14 @@ def able_for_part(workers: Sequence[Worker], client: Client) -> Sequence[Worker]
     return _serving(mixed) or _serving(answers) or [*mixed, *answers]
 
 
-def describe_part(client: Client, workers: Sequence[Worker]) -> None:
-    """Describe the next part of a request to placement policies: a prompt without an answer, or an answer
-    whose prompt all workers for answers hold.
+def describe_part(client: Client, among: Workers) -> None:
+    """Describe the next part of a request to placement policies, where workers take parts of requests: a
+    prompt without an answer, or an answer whose prompt all workers for answers hold.
     """
+    if not among.has_roles:
+        return
+    model = client.request.model
+    workers = (among.listing(model) if model else ()) or among.taking()
     whole = client.whole = client.whole or client.placed
     client.placed = whole
     if client.prefilled is not None:

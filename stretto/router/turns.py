@@ -8,9 +8,11 @@ from dataclasses import replace
 
 from stretto.cluster.placement import Choice
 from stretto.router.dispatch import Dispatch
+from stretto.router.loads import has_room
 from stretto.router.messages import RouterAction, Ticket, Withdraw, WorkerId
 from stretto.router.open_requests import UNKNOWN, OpenRequests
-from stretto.router.waiting import QueueName
+from stretto.router.split_requests import describe_part
+from stretto.router.waiting import QueueName, ticket_of
 from stretto.router.workers import Worker
 
 PAUSE = "the workers ask for a pause (status 429)"
@@ -29,9 +31,9 @@ class Turns:
         """Send a request that has come, or let it wait: behind others like it, if there are any."""
         client = self._open.clients[ticket]
         name = self._open.eligible.queue_name(client, now_s) if self._open.waiting else ""
-        if not self._open.waiting.has(name):
+        if name not in self._open.waiting.queues:
             return self._dispatch.place(ticket, now_s)
-        self._open.describe(ticket)
+        describe_part(client, self._open.workers)
         self._open.wait(ticket, name)
         self._open.note_rest(client, now_s)
         return []
@@ -58,7 +60,8 @@ class Turns:
     def fill_unbound(self, now_s: float) -> list[RouterAction]:
         """Send what waits at no worker and fits now."""
         actions: list[RouterAction] = []
-        firsts = {name: self._open.waiting.first(name, now_s) for name in self._open.waiting.unbound()}
+        names = [name for name in self._open.waiting.queues if isinstance(name, str)]
+        firsts = {name: self._open.waiting.first(name, now_s) for name in names}
         while firsts:
             name = min(firsts, key=firsts.__getitem__)  # type: ignore[arg-type]
             del firsts[name]
@@ -118,8 +121,10 @@ class Turns:
     def _admit(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits for a worker and fits there now."""
 
+        view = self._open.loads.table.get(worker)
+
         def fits(ticket: Ticket) -> bool:
-            return self._open.loads.has_room(worker, self._open.clients[ticket].placed)
+            return has_room(view, self._open.clients[ticket].placed)
 
         actions: list[RouterAction] = []
         while (ticket := self._open.waiting.choose(worker, fits, now_s)) is not None:
@@ -132,8 +137,10 @@ class Turns:
     def _attract(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Ask again about the heads of the longest queues, if a worker has room and an empty queue."""
         actions: list[RouterAction] = []
-        view, num_asked = self._open.loads.view(worker), 0
-        for name in self._open.waiting.longest():
+        view, num_asked = self._open.loads.table.get(worker), 0
+        queues = self._open.waiting.queues
+        bound = [name for name in queues if isinstance(name, int)]
+        for name in sorted(bound, key=lambda name: -len(queues[name])):
             ahead_s = 0.0
             for ticket in self._open.waiting.heads(name, _MAX_ASKED - num_asked, now_s):
                 if view is None or view.num_waiting or not view.room_tokens:
@@ -154,7 +161,7 @@ class Turns:
     def unbind(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Place what waits for a worker again."""
         actions: list[RouterAction] = []
-        for ticket in self._open.waiting.queue(worker):
+        for ticket in sorted(map(ticket_of, self._open.waiting.queues.get(worker, ()))):
             self._open.dequeue(ticket)
             actions += self._dispatch.place(ticket, now_s)
         return actions
@@ -168,7 +175,7 @@ class Turns:
             return actions
         for ticket, name in [
             *dict.fromkeys(self._open.room, "").items(),
-            *self._open.waiting.queues().items(),
+            *self._open.waiting.names().items(),
         ]:
             client = self._open.clients[ticket]
             if client.request.client_key != client_key:
@@ -190,6 +197,6 @@ class Turns:
         for worker in self._open.workers:
             if worker.state == "serving":
                 actions += self.fill(worker.id, now_s)
-        for ticket in self._open.waiting.queues():
+        for ticket in self._open.waiting.names():
             self._open.note_rest(self._open.clients[ticket], now_s)
         return actions

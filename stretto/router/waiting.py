@@ -13,7 +13,7 @@ from typing import TypeAlias
 from stretto.model.deployment import Engine
 from stretto.model.profile import Profile
 from stretto.router.messages import Ticket, WorkerId
-from stretto.sched.engines.queue import EngineQueue
+from stretto.sched.engines.queue import EngineQueue, heads
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Rank, Take
 from stretto.sched.orders.program_account import ProgramAccount
@@ -30,12 +30,15 @@ class Waiting:
         profile: predicted seconds of the workers, by which requests are priced.
         account: what programs have asked for, and the service that clients got.
         max_wait_s: seconds that a request may wait.
+
+    Attributes:
+        queues: the queues in which something waits, by name.
     """
 
     def __init__(self, engine: Engine, profile: Profile, account: ProgramAccount, max_wait_s: float) -> None:
         self._new_queue: Callable[[], EngineQueue] = lambda: EngineQueue(engine, profile, ORDERS, account)
         self._max_wait_s = max_wait_s
-        self._queues: dict[QueueName, EngineQueue] = {}
+        self.queues: dict[QueueName, EngineQueue] = {}
         self._entries: dict[Ticket, tuple[QueueName, QueueEntry]] = {}
         self._dues: list[tuple[float, Ticket]] = []
 
@@ -47,9 +50,9 @@ class Waiting:
 
     def add(self, name: QueueName, ticket: Ticket, entry: QueueEntry, since_s: float) -> None:
         """Put a request into a queue; `since_s` is when it began to wait, here or elsewhere."""
-        queue = self._queues.get(name)
+        queue = self.queues.get(name)
         if queue is None:
-            queue = self._queues[name] = self._new_queue()
+            queue = self.queues[name] = self._new_queue()
         queue.add(entry)
         self._entries[ticket] = name, entry
         heappush(self._dues, (since_s + self._max_wait_s, ticket))
@@ -58,14 +61,10 @@ class Waiting:
         """Let a request wait as long again as it may."""
         heappush(self._dues, (now_s + self._max_wait_s, ticket))
 
-    def has(self, name: QueueName) -> bool:
-        """Return whether something waits in a queue."""
-        return name in self._queues
-
     def take(self, ticket: Ticket) -> None:
         """Take a request out of its queue, because its turn has come."""
         name, entry = self._entries.pop(ticket)
-        queue = self._queues[name]
+        queue = self.queues[name]
         item = queue.take(entry, 1)
         queue.started(entry, item, item + 1)
         self._settle(name)
@@ -73,50 +72,33 @@ class Waiting:
     def remove(self, ticket: Ticket) -> None:
         """Take a request out of its queue, because it leaves or waits elsewhere."""
         name, entry = self._entries.pop(ticket)
-        self._queues[name].remove(entry)
+        self.queues[name].remove(entry)
         self._settle(name)
 
     def choose(self, name: QueueName, fits: Callable[[Ticket], bool], now_s: float) -> Ticket | None:
         """Return the request of a queue whose turn it is, of those that fit; None if nothing may go."""
-        queue = self._queues.get(name)
+        queue = self.queues.get(name)
         if queue is None:
             return None
-        chosen = queue.choose(0, lambda entry: int(fits(_ticket(entry))), now_s)
-        return _ticket(chosen.entry) if isinstance(chosen, Take) else None
+        chosen = queue.choose(0, lambda entry: int(fits(ticket_of(entry))), now_s)
+        return ticket_of(chosen.entry) if isinstance(chosen, Take) else None
 
     def heads(self, name: QueueName, limit: int, now_s: float) -> list[Ticket]:
         """Return the requests of a queue that would go next, at most `limit`."""
-        queue = self._queues.get(name)
-        return [] if queue is None else [_ticket(entry) for entry in queue.heads(limit, now_s)]
+        queue = self.queues.get(name)
+        return [] if queue is None else [ticket_of(entry) for entry in heads(queue, limit, now_s)]
 
     def first(self, name: QueueName, now_s: float) -> tuple[Rank, Ticket] | None:
         """Return what would go next in a queue, with its rank among what waits in all queues."""
-        queue = self._queues.get(name)
+        queue = self.queues.get(name)
         if queue is None:
             return None
-        (entry,) = queue.heads(1, now_s)
-        return queue.rank(entry), _ticket(entry)
+        (entry,) = heads(queue, 1, now_s)
+        return queue.classes.rank(entry), ticket_of(entry)
 
-    def one_of(self, name: QueueName) -> Ticket:
-        """Return a request in a queue, which has some."""
-        return _ticket(next(iter(self._queues[name])))
-
-    def queue(self, name: QueueName) -> list[Ticket]:
-        """Return the requests in a queue, in order of arrival."""
-        return sorted(map(_ticket, self._queues.get(name, ())))
-
-    def queues(self) -> dict[Ticket, QueueName]:
-        """Return the queues of all requests that wait."""
+    def names(self) -> dict[Ticket, QueueName]:
+        """Return the names of the queues of all requests that wait."""
         return {ticket: name for ticket, (name, _) in self._entries.items()}
-
-    def unbound(self) -> list[str]:
-        """Return the names of the queues of requests that are bound to no worker."""
-        return [name for name in self._queues if isinstance(name, str)]
-
-    def longest(self) -> list[QueueName]:
-        """Return the names of the queues of workers, the longest first."""
-        names = [name for name in self._queues if isinstance(name, int)]
-        return sorted(names, key=lambda name: -len(self._queues[name]))
 
     def overdue(self, now_s: float) -> list[Ticket]:
         """Return the requests that have waited too long."""
@@ -134,18 +116,19 @@ class Waiting:
 
     def check_invariants(self) -> None:
         """Check that the queues have what waits. For tests."""
-        assert all(self._queues.values())
-        assert sum(map(len, self._queues.values())) == len(self._entries)
+        assert all(self.queues.values())
+        assert sum(map(len, self.queues.values())) == len(self._entries)
         for ticket, (name, entry) in self._entries.items():
-            assert _ticket(entry) == ticket
-            assert ticket in set(map(_ticket, self._queues[name]))
+            assert ticket_of(entry) == ticket
+            assert ticket in set(map(ticket_of, self.queues[name]))
 
     def _settle(self, name: QueueName) -> None:
-        if not self._queues[name]:
-            del self._queues[name]
+        if not self.queues[name]:
+            del self.queues[name]
         if not self._entries:
             self._dues.clear()
 
 
-def _ticket(entry: QueueEntry) -> Ticket:
+def ticket_of(entry: QueueEntry) -> Ticket:
+    """Return the ticket of a request that waits."""
     return int(entry.query)

@@ -28,8 +28,10 @@ class WaitingLimit:
         """Iterate over the requests that wait."""
         return iter(self._owners)
 
-    def add(self, ticket: Ticket, owner: str) -> None:
-        """Note that a request waits; nothing changes if it did before."""
+    def add(self, ticket: Ticket, owner: str | None) -> None:
+        """Note that a request of an owner waits, if it has one; nothing changes if it did before."""
+        if owner is None:
+            return
         self._owners[ticket] = owner
         self._waiting.setdefault(owner, set()).add(ticket)
 

@@ -22,7 +22,6 @@ those of the fleet:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -40,15 +39,12 @@ from stretto.router.learned_slots import LearnedSlots
 from stretto.router.messages import WorkerId
 from stretto.router.worker_url import server_of
 
-_log = logging.getLogger(__name__)
 _MOST_LISTED = 1000
 """Names of models, as clients give them, of which it is kept who lists them."""
 _DEAD_CHECKS = 3
 """Failed health checks in a row after which requests that it has not begun to answer are sent elsewhere."""
 KEY_HINT = "check its api_key, api_key_env or headers"
 NO_KEY_HINT = "give its key as api_key or api_key_env"
-_KEYLESS_REST_S = 10.0
-"""Time for which a worker that wants a key gets no requests without one while others take them."""
 _TAKING: tuple[State, ...] = ("serving", "suspect")
 """States in which a worker may get a request."""
 MOST_TOKENS = 2**20
@@ -228,7 +224,7 @@ class Workers:
             else:
                 worker.rests_until_s = max(worker.rests_until_s, until_s)
         if status >= 500:
-            self._fail(worker, f"it answered with status {status}", now_s)
+            self.failed(worker, f"it answered with status {status}", now_s)
         else:
             worker.wants_key &= bool(client_key) or status >= 400
             worker.num_failures = 0
@@ -238,28 +234,7 @@ class Workers:
             self._fleet.answered(worker.id)
             self._note_state(worker)
 
-    def refused_key(self, worker: Worker, status: int, now_s: float) -> None:
-        """Handle an answer with status 401 or 403 to a request that had the router's own key."""
-        reason = f"it refuses the router's key (status {status}); {KEY_HINT}"
-        if status == 401:
-            self.suspect(worker, reason, now_s)
-        else:
-            self._fail(worker, reason, now_s)
-
-    def wanted_key(self, worker: Worker, status: int, now_s: float) -> None:
-        """Handle an answer with status 401 or 403 to a request that had no key."""
-        self.answered(worker, status, now_s)
-        worker.key_rests.rest("", now_s + _KEYLESS_REST_S)
-        if not worker.wants_key:
-            worker.wants_key = True
-            _log.warning("worker %s wants a key (status %d); %s", worker.config.url, status, NO_KEY_HINT)
-
-    def refused_wrongly(self, worker: Worker, status: int, now_s: float) -> None:
-        """Handle an answer that refused a request which another worker has answered well since."""
-        reason = f"it answered with status {status} to a request that another worker has answered well"
-        self._fail(worker, reason, now_s)
-
-    def _fail(self, worker: Worker, reason: str, now_s: float) -> None:
+    def failed(self, worker: Worker, reason: str, now_s: float) -> None:
         """Count an answer that tells of a failure; several in a row make a worker suspect."""
         worker.num_failures += 1
         if worker.num_failures >= self._max_failures or worker.is_doubted:

@@ -1,23 +1,15 @@
-"""The calls of a session as a graph, in text and HTML: what each is scheduled for, and where it has run.
-
-Source: Parrot §4.2, §5.2.
-"""
+"""The calls of a session in text and HTML: what each reads and makes, and where and for what it has run."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from stretto.graph.graph import Slot
-from stretto.model.tasks import Objective
-from stretto.programs.fragment import Fragment, WaitingCall
-from stretto.service.places import LastInstance, step_name
-from stretto.trace.analysis.objectives import deduce_preferences
-from stretto.trace.analysis.requests import AnalysedRequest, RequestGraph
-from stretto.trace.analysis.text import print_analysis
+from stretto.programs.fragment import WaitingCall
+from stretto.service.places import LastInstance
 
-_COLUMNS = ("request", "scheduled for", "prefixes", "state", "place")
+_COLUMNS = ("request", "state", "sent for", "place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,60 +18,45 @@ class Line:
 
     Attributes:
         request: variables that it reads, and the one that it makes.
-        preference: what it is scheduled for: criteria, task group, slack.
-        prefixes: where its prompt begins like another's.
         state: whether its output has come.
-        place: where a request of this step went last, and why.
+        sent_for: objective of the last request of this step, as the scheduler has it; "" if none was sent.
+        place: where that request went, and why.
     """
 
     request: str
-    preference: str
-    prefixes: str
     state: str
+    sent_for: str
     place: str
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The parts, in order."""
-        return self.request, self.preference, self.prefixes, self.state, self.place
+        return self.request, self.state, self.sent_for, self.place
 
 
 def graph_lines(
-    calls: Sequence[WaitingCall],
-    wanted: Mapping[str, Objective],
-    state: Callable[[str], str],
-    places: Mapping[str, LastInstance],
+    calls: Sequence[WaitingCall], state: Callable[[str], str], places: Mapping[str, LastInstance]
 ) -> list[Line]:
-    """Return a line for each request to an LLM of the calls of a session.
+    """Return a line for each output that an LLM generates for the calls of a session.
 
     Args:
-        wanted: criteria of the variables that somebody waits for.
         state: function that says how a variable is.
         places: last place of each step, by name.
     """
-    if not calls:
-        return []
-    fragment = Fragment(calls, lambda _: False)
-    graph, names = fragment.build()
-    bind, _ = fragment.bind(names)
-    requests = _renamed(RequestGraph.of(graph), bind)
-    printed = print_analysis(requests, deduce_preferences(requests, wanted)).splitlines()
-    found = []
-    for request, line in zip(requests.requests, printed, strict=True):
-        place = places.get(step_name(request.name))
-        where = "" if place is None else f"{place.engine} {place.instance}"
-        if place is not None and place.reason:
-            where += f": {place.reason}"
-        name, preference, prefixes = line.split(" | ", 2)
-        found.append(Line(name, preference, prefixes, state(_variable_of(request, requests, bind)), where))
-    return found
+    return [
+        _line(f"{call.work.name}.{output}", call.reads, made, state(made), places)
+        for call in calls
+        if "llm" in call.work.engines.values()
+        for output, made in call.outputs.items()
+    ]
 
 
-def _variable_of(request: AnalysedRequest, graph: RequestGraph, names: Mapping[str, str]) -> str:
-    """Return the variable of the session that has what a request makes, transformed if that is asked for."""
-    if request.makes in names.values():
-        return request.makes
-    return next((made for made, read in graph.comes_of.items() if read == (request.makes,)), request.makes)
+def _line(step: str, reads: Sequence[str], made: str, state: str, places: Mapping[str, LastInstance]) -> Line:
+    request = f"{step}({', '.join(dict.fromkeys(reads))}) -> {made}"
+    if (place := places.get(step)) is None:
+        return Line(request, state, "", "")
+    where = f"{place.engine} {place.instance}" + (f": {place.reason}" if place.reason else "")
+    return Line(request, state, place.objective, where)
 
 
 def text_of_lines(lines: Sequence[Line]) -> str:
@@ -101,20 +78,3 @@ def as_html(lines: Sequence[Line], session: str) -> str:
         "table{border-collapse:collapse}.scroll{overflow-x:auto}</style>\n"
         f'<h1>{title}</h1><div class="scroll"><table><tr>{head}</tr>\n{rows}</table></div></html>\n'
     )
-
-
-def _renamed(graph: RequestGraph, names: Mapping[str, str]) -> RequestGraph:
-    """Return the same requests with the names that variables have in the session."""
-
-    def name_of(variable: str) -> str:
-        return names.get(variable, variable)
-
-    def renamed(request: AnalysedRequest) -> AnalysedRequest:
-        prompt = tuple(
-            Slot(name_of(part.port)) if isinstance(part, Slot) else part for part in request.prompt
-        )
-        reads = tuple(map(name_of, request.reads))
-        return replace(request, prompt=prompt, reads=reads, makes=name_of(request.makes))
-
-    comes_of = {name_of(made): tuple(map(name_of, read)) for made, read in graph.comes_of.items()}
-    return RequestGraph(tuple(map(renamed, graph.requests)), comes_of)

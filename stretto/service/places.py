@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stretto.model.tasks import Objective
 from stretto.sched.messages import Action, Admit, Reply
 from stretto.sched.observer import Observer
 
 _MAX_STEPS = 1000
 _NUMBER = re.compile(r"\.\d+\Z")
+"""Number that tells a step from others of its name in one graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +20,13 @@ class LastInstance:
     """The instance that a request of a step went to last.
 
     Attributes:
+        objective: what the instance is best filled for by it: "throughput" in a task group too.
         reason: why it was chosen, as the placement policy says.
     """
 
     engine: str
     instance: int
+    objective: Objective
     reason: str
 
 
@@ -37,8 +41,8 @@ class LastInstances(Observer):
         if type(action) is Admit and action.task.decode is not None:
             places = self._of.setdefault(action.task.query, {})
             if len(places) < _MAX_STEPS:
-                places[step_name(action.task.step)] = LastInstance(
-                    action.engine, action.instance, action.reason
+                places[_NUMBER.sub("", action.task.step)] = LastInstance(
+                    action.engine, action.instance, action.task.objective, action.reason
                 )
         elif type(action) is Reply:
             self._of.pop(action.query, None)
@@ -46,8 +50,3 @@ class LastInstances(Observer):
     def of(self, query: str) -> Mapping[str, LastInstance]:
         """Return the last place of each step of a query, by the step's name without a number."""
         return self._of.get(query, {})
-
-
-def step_name(name: str) -> str:
-    """Return the name of a step without the number that tells it from others of its graph."""
-    return _NUMBER.sub("", name)

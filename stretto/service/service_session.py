@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import TypeAlias
 
 from stretto.http.refusals import Refused
 from stretto.model.errors import DeadlineExceeded, StrettoError
-from stretto.model.tasks import Criteria, Objective, Usage
+from stretto.model.tasks import Criteria, Usage
 from stretto.programs.connection import Planned, plan_all
 from stretto.programs.fragment import WaitingCall, Work
 from stretto.runtime.runtime import Runtime
@@ -18,7 +18,6 @@ from stretto.service.bodies import MAX_DECODED_BYTES, SHORT_BYTES, in_thread
 from stretto.service.calls import Works
 from stretto.service.graph_page import Line, graph_lines
 from stretto.service.places import LastInstances
-from stretto.service.readers import Readers
 from stretto.service.refusals import not_yet
 from stretto.service.schema import CallBody, SubmitBody
 from stretto.service.session_books import SessionBooks
@@ -49,18 +48,17 @@ class ServiceSession:
 
     Attributes:
         used_s: time of the last request, by the clock of the event loop.
-        readers: the requests that wait for variables.
+        num_readers: number of requests that wait for variables.
     """
 
     __slots__ = (
         "_books",
         "_calls",
         "_changing",
-        "_objective",
         "_runtime",
         "_session",
         "id",
-        "readers",
+        "num_readers",
         "tenant",
         "used_s",
     )
@@ -71,16 +69,14 @@ class ServiceSession:
         tenant: Tenant,
         runtime: Runtime,
         session: Session,
-        objective: Objective,
         now_s: float,
     ) -> None:
         self.id = session_id
         self.tenant = tenant
         self.used_s = now_s
-        self.readers = Readers()
+        self.num_readers = 0
         self._runtime = runtime
         self._session = session
-        self._objective = objective
         self._books = SessionBooks(tenant)
         self._calls: dict[str, WaitingCall] = {}
         self._changing = asyncio.Lock()
@@ -172,7 +168,7 @@ class ServiceSession:
             return await self._session.get(name)
         limit_s = max_wait_s if timeout_s is None or timeout_s > max_wait_s else None
         try:
-            with self.readers.reading(name, criteria):
+            with _reading(self):
                 async with asyncio.timeout(limit_s):
                     return await self._session.get(name, criteria, deadline_s=timeout_s)
         except TimeoutError:
@@ -190,7 +186,7 @@ class ServiceSession:
             StrettoError: what it has failed with.
         """
         self._books.check_known(name)
-        with self.readers.reading(name, criteria):
+        with _reading(self):
             async with aclosing(self._session.stream(name, criteria)) as pieces:  # type: ignore[type-var]
                 try:
                     async with asyncio.timeout(max_wait_s):
@@ -203,15 +199,14 @@ class ServiceSession:
                 async for piece in pieces:
                     yield piece
 
-    async def lines(self, places: LastInstances) -> list[Line]:
+    def lines(self, places: LastInstances) -> list[Line]:
         """Return a line for each request to an LLM of the last calls, in words."""
         calls = list({id(call): call for call in self._calls.values()}.values())
-        wanted, where = self.readers.objectives(self._objective), dict(places.of(self._session.id))
 
         def state(name: str) -> str:
             return "has come" if self._session.is_settled(name) else "is to come"
 
-        return await asyncio.to_thread(graph_lines, calls, wanted, state, where)
+        return graph_lines(calls, state, places.of(self._session.id))
 
     def _read(
         self, body: SubmitBody, bodies: Sequence[CallBody], works: Works, known: Sequence[Work] | None
@@ -271,7 +266,6 @@ class ServiceSession:
         for name, criteria in body.wanted.items():
             self._books.add([name])
             self._session.want(name, criteria)
-            self.readers.note_wish(name, criteria)
             await turn.pause()
         for name, read in asked.values.items():
             self._session.provide(name, read.value)
@@ -283,9 +277,18 @@ class ServiceSession:
     def _drop(self, name: str) -> None:
         self._books.forget(name)
         self._calls.pop(name, None)
-        self.readers.forget(name)
         self._session.drop(name)
 
     def _check_open(self) -> None:
         if self._session.is_closed():
             raise Refused(410, "query_ended", "the session has ended")
+
+
+@contextmanager
+def _reading(session: ServiceSession) -> Iterator[None]:
+    """Count a request as one that waits for a variable."""
+    session.num_readers += 1
+    try:
+        yield
+    finally:
+        session.num_readers -= 1

@@ -103,7 +103,7 @@ class SessionRoutes:
 
     async def _draw(self, request: ServiceRequest) -> None:
         session = self._session(request)
-        lines = await session.lines(self._places)
+        lines = session.lines(self._places)
         if "text/html" in request.header(b"accept"):
             await request.answer(
                 as_html(lines, session.id).encode(), content_type=b"text/html; charset=utf-8"

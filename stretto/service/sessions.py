@@ -49,7 +49,7 @@ class Sessions:
             tenant.num_sessions -= 1
             raise
         session_id = secrets.token_urlsafe(_ID_BYTES)
-        opened = ServiceSession(session_id, tenant, self._runtime, session, body.objective, self._now_s())
+        opened = ServiceSession(session_id, tenant, self._runtime, session, self._now_s())
         self._open[opened.id] = opened
         if self._timer is None:
             self._watch()
@@ -90,7 +90,7 @@ class Sessions:
             if now_s < due_s:
                 self._timer = asyncio.get_running_loop().call_at(due_s, self._watch)
                 return
-            if session.readers.number:
+            if session.num_readers:
                 session.used_s = now_s
                 self._open.move_to_end(session.id)
             else:

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from html import escape
 from typing import TypeAlias
 
-from stretto.sizing.answer import Answer, Served
+from stretto.sizing.answer import Answer
 from stretto.sizing.objectives import Objective, shown_s
-from stretto.sizing.report import UNITS, change_text, interval, notes, sentence
+from stretto.sizing.report import UNITS, change_text, interval, notes, sentence, tried
 from stretto.sizing.servers import Server
 from stretto.sizing.study import Study, shown_amount
+from stretto.sizing.trial import Fleet
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _EDGE = 640, 300, 70, 260, 10
 _TIMES_LIMIT = 3.0
 """Height of a picture, in limits of its objective. What is more is drawn at the top."""
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:24px;max-width:900px;color:#1f2328;background:#fff}"
-    "text{font-size:11px;fill:#1f2328}td{padding:2px 12px 2px 0}.scroll{overflow-x:auto}"
+    f"text{{font-size:11px;fill:#1f2328}}td{{padding:2px 12px 2px 0}}svg{{width:100%;max-width:{_WIDTH}px}}"
     ".limit{stroke:#cf222e;stroke-dasharray:5 4}.knee{stroke-dasharray:2 3}.axis{stroke:#8c959f}"
 )
 _Points: TypeAlias = Sequence[tuple[float, Sequence[float]]]
@@ -28,20 +29,25 @@ _Points: TypeAlias = Sequence[tuple[float, Sequence[float]]]
 
 
 def answer_page(study: Study, answer: Answer, servers: Sequence[Server]) -> str:
-    """Return the page. It shows the runs that were made, and makes no others."""
+    """Return the page. It shows the runs that were made, and makes no others. While no capacity is known, it
+    shows the runs of all fleets.
+    """
     served = [*answer.alone, *([answer.best] if answer.best is not None else [])]
-    fleets = list({one.fleet: one for one in served}.values())
-    hues = {one.fleet.name: f"hsl({at * 360 // len(fleets)} 60% 42%)" for at, one in enumerate(fleets)}
+    known = {one.fleet: one.capacity for one in served}
+    fleets = list(known or dict.fromkeys(fleet for fleet, _, _ in study.outcomes))
+    hues = {fleet.name: f"hsl({at * 360 // len(fleets)} 60% 42%)" for at, fleet in enumerate(fleets)}
     body = [f"<h1>{escape(sentence(answer))}</h1>"]
-    for one in fleets:
-        name, serves = escape(one.fleet.name), escape(interval(one.capacity))
-        body.append(f'<p><b style="color:{hues[one.fleet.name]}">{name}</b>: {serves}</p>')
-    for place, objective in enumerate(answer.objectives):
-        curves = {one.fleet.name: _points(study, one, place) for one in fleets}
-        knees = {one.fleet.name: one.capacity.middle for one in fleets}
+    shown = [f"{fleet.name}: {interval(capacity)}" for fleet, capacity in known.items()] or tried(study)
+    for fleet, line in zip(fleets, shown, strict=True):
+        body.append(f'<p style="color:{hues[fleet.name]}">{escape(line)}</p>')
+    if not fleets:
+        body.append("<p>no run has ended yet</p>")
+    for place, objective in enumerate(answer.objectives if fleets else ()):
+        curves = {fleet.name: _points(study, fleet, place) for fleet in fleets}
+        knees = {fleet.name: capacity.middle for fleet, capacity in known.items()}
         drawn = "".join(_drawn(study, objective, curves, knees, hues))
-        svg = f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{drawn}</svg>'
-        body.append(f'<h2>{escape(objective.label)}</h2><div class="scroll">{svg}</div>')
+        svg = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{drawn}</svg>'
+        body.append(f"<h2>{escape(objective.label)}</h2>{svg}")
     if answer.what_ifs:
         rows = [
             f"<tr><td>{escape(one.name)}</td><td>{escape(change_text(one))}</td></tr>"
@@ -57,12 +63,12 @@ def answer_page(study: Study, answer: Answer, servers: Sequence[Server]) -> str:
     )
 
 
-def _points(study: Study, served: Served, place: int) -> _Points:
+def _points(study: Study, drawn: Fleet, place: int) -> _Points:
     """Return the measured values of one objective on a fleet."""
     found: dict[float, list[float]] = defaultdict(list)
     for (fleet, load, _), outcome in study.outcomes.items():
         value_s = outcome.values_s[place]
-        if fleet == served.fleet and value_s is not None:
+        if fleet == drawn and value_s is not None:
             found[load.amount].append(value_s)
     return sorted(found.items())
 
@@ -100,8 +106,9 @@ def _drawn(
             tip = escape(f"{name}, {shown_amount(load)} {UNITS[study.unit]}: {shown_s(value_s)}")
             at = f'cx="{scales.x(load)}" cy="{scales.y(value_s)}"'
             yield f'<circle {at} r="2.5" fill="{hue}"><title>{tip}</title></circle>'
-        knee = scales.x(knees[name])
-        yield f'<line class="knee" stroke="{hue}" x1="{knee}" x2="{knee}" y1="{_EDGE}" y2="{_BOTTOM}"/>'
+        if name in knees:
+            knee = scales.x(knees[name])
+            yield f'<line class="knee" stroke="{hue}" x1="{knee}" x2="{knee}" y1="{_EDGE}" y2="{_BOTTOM}"/>'
 
 
 def _axes(objective: Objective, scales: _Scales, unit: str) -> Iterator[str]:
@@ -111,8 +118,8 @@ def _axes(objective: Objective, scales: _Scales, unit: str) -> Iterator[str]:
     yield f'<line class="limit" x1="{_LEFT}" x2="{right}" y1="{limit}" y2="{limit}"/>'
     for seconds, more in ((objective.limit_s, ""), (scales.top_s, " +")):
         yield f'<text x="4" y="{scales.y(seconds)}" dy="4">{shown_s(seconds)}{more}</text>'
-    for share in (0.0, 0.5, 1.0):
+    for share, anchor in ((0.0, "middle"), (0.5, "middle"), (1.0, "end")):
         load = share * scales.most
-        where = f'x="{scales.x(load)}" y="{_BOTTOM + 16}" text-anchor="middle"'
+        where = f'x="{scales.x(load)}" y="{_BOTTOM + 16}" text-anchor="{anchor}"'
         yield f"<text {where}>{shown_amount(load)}</text>"
     yield f'<text x="{right}" y="{_BOTTOM + 32}" text-anchor="end">{unit}</text>'

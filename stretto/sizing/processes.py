@@ -38,7 +38,7 @@ def in_processes(study: Study, number: int) -> Iterator[Study]:
     bare = replace(study, note=_say_nothing, outcomes={}, begun={})
     pool = ProcessPoolExecutor(number, context, _begin, (theirs, bare))
     try:
-        _start(pool)
+        _start(pool, number)
         yield replace(study, submit=lambda trial: pool.submit(_run, trial), num_parallel=number)
     except BrokenProcessPool:
         raise EngineFailure("a process that simulates loads has died, perhaps as memory ran out") from None
@@ -48,14 +48,18 @@ def in_processes(study: Study, number: int) -> Iterator[Study]:
         theirs.close()
 
 
-def _start(pool: ProcessPoolExecutor) -> None:
-    """Start all processes of a pool. They inherit that Ctrl-C is blocked: it is for this process, which ends
-    them. The resource tracker of multiprocessing unblocks it when it starts, so it starts before.
+def _start(pool: ProcessPoolExecutor, number: int) -> None:
+    """Start all processes of a pool: a task that finds none idle starts one.
+
+    They inherit that Ctrl-C is blocked: it is for this process, which ends them. Neither that nor the end of
+    the time (SIGALRM) comes while a process is sent what it starts with. The resource tracker of
+    multiprocessing unblocks Ctrl-C when it starts, so it starts before.
     """
     resource_tracker.ensure_running()
-    usual = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGALRM})
     try:
-        pool.submit(os.getpid)
+        for _ in range(number):
+            pool.submit(os.getpid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, usual)
 

@@ -46,7 +46,7 @@ class ResponseReply:
 
     def __init__(self, request_id: str, model: str, body: Mapping[str, Any]) -> None:
         self._id = request_id
-        echoed = {name: body.get(name) or usual for name, usual in _ECHOED.items()}
+        echoed = {name: usual if body.get(name) is None else body[name] for name, usual in _ECHOED.items()}
         if body.get("service_tier"):
             echoed["service_tier"] = body["service_tier"]
         self._head = {

@@ -70,7 +70,7 @@ def test_a_streamed_answer_is_told_token_by_token() -> None:
             answer(5),
             5,
             request.heard,
-            on_token=lambda n: tokens.append((n, replica._clock.now_s)),
+            on_token=lambda n: tokens.append((n, replica.clock.now_s)),
         )
         await request.ended.wait()
         told.extend(request.events)
@@ -118,7 +118,7 @@ def test_streams_get_their_tokens_when_each_step_by_itself_would_end() -> None:
                 answer(80),
                 80,
                 request.heard,
-                on_token=lambda _: tokens.append(replica._clock.now_s),
+                on_token=lambda _: tokens.append(replica.clock.now_s),
             )
             await request.ended.wait()
 
@@ -132,13 +132,13 @@ def test_answers_that_are_not_streamed_take_few_turns() -> None:
     turns = [0]
 
     async def main(replica: EmulatedLLM) -> None:
-        at = replica._clock.at
+        at = replica.clock.at
 
         def counted(at_s: float, happen: Callable[[], object], rank: int = 0) -> None:
             turns[0] += 1
             at(at_s, happen, rank)
 
-        replica._clock.at = counted  # type: ignore[method-assign]
+        replica.clock.at = counted  # type: ignore[method-assign]
         request = Request()
         replica.submit([1, 2, 3], answer(200), 200, request.heard)
         await request.ended.wait()

@@ -227,7 +227,7 @@ def squeezed(text: str) -> str:
     return re.sub(r"[ \t\r\n]+", "", text)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(documents, st.integers(14, 60))
 def test_chunks_hold_all_the_text_in_order_and_fit(
     tokenizer: Tokenizer, document: Document, budget: int

@@ -43,7 +43,8 @@ def test_texts_of_like_meaning_are_near(embedding: Embedding) -> None:
     assert cat @ kitten > 0.5 > cat @ dogs
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+# bfloat16 takes seconds on processors that do not compute with it.
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_a_vector_depends_on_its_text_alone(dtype: str) -> None:
     """Bit for bit: alone, in a batch, on another thread, and while others come and go."""
     computing = Computing()
@@ -79,7 +80,6 @@ def others_busy_now_and_then(computing: Computing) -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-# bfloat16 takes seconds on processors that do not compute with it.
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_vectors_are_those_of_sentence_transformers(dtype: str, tmp_path: Path) -> None:
     """Bit for bit, so that collections which hold its vectors stay as they are."""

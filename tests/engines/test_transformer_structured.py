@@ -207,7 +207,7 @@ def test_a_schema_that_is_a_wish_is_followed_or_done_without(
     def unusable(*_: object) -> None:
         raise ConfigError("json_schema and regex need the package llguidance")
 
-    monkeypatch.setattr("stretto.engines.transformer.engine.Structures", unusable)
+    monkeypatch.setattr("stretto.engines.transformer.structured.load_tokenizer", unusable)
     assert isinstance(run(TransformerLLM(TransformerConfig(tiny_checkpoint)), PROMPT, wish), Done)
 
 

@@ -282,7 +282,7 @@ def through_a_process(type_: str = "any") -> Template:
     return Template("through", call, {"out": call["result"]})
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 6])
 def test_hostile_values_of_a_process_end_their_own_queries_alone(every: int) -> None:
     """Many of them end the process."""
 

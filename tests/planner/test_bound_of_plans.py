@@ -48,7 +48,7 @@ def problem(numbers: random.Random) -> Problem:
     return Problem(Application("app", nodes), requests, machine, load_output_lengths(), num_draws=2)
 
 
-@pytest.mark.parametrize("first", range(0, 50, 10))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(10, 50, 10))])
 def test_no_plan_of_a_random_application_is_shorter_than_its_bound(first: int) -> None:
     for seed in range(first, first + 10):
         some = problem(random.Random(seed))

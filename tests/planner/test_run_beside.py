@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
-from stretto.model.deployment import Deployment, deploy
-from stretto.model.errors import BadReply, ConfigError
+from stretto.model.deployment import Deployment, Replica, deploy
+from stretto.model.errors import BadReply, CapacityError, ConfigError
 from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.offline_job import run_beside
+from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run import RunOutcome
+from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.unplanned_run import OfflineJob
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit
 from stretto.sched.observer import Observer
+from stretto.service.batches.lines_in_process import LinesInProcess, read_line
 
+REPLICA = Replica(
+    FakeLLM,
+    FakeLLMConfig(
+        fail_on=lambda task: (
+            CapacityError("no") if any("Ho" in str(one.text) for one in task.prompt) else None
+        )
+    ),
+)
 QUERY = compiled("graph q(%x: text)\n%kv = prefill([%x]) : kv @a\n%y = decode(%kv) : text @a\nreturn %y")
 
 
@@ -63,7 +75,7 @@ def engine(fails: str = "") -> Deployment:
     return deploy("a", FakeLLM, FakeLLMConfig(fail_on=fail_on), contract="llm", max_running=1)
 
 
-def lines(path: Path) -> dict[str, object]:
+def lines(path: Path) -> dict[str, Any]:
     found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return {line["custom_id"]: line["response"] for line in found}
 
@@ -86,6 +98,59 @@ def test_a_batch_file_is_answered_and_gives_way_to_queries(tmp_path: Path) -> No
     last = max(at for at, one in enumerate(classes) if one == "throughput")
     num_before = classes[:last].count("offline")
     assert num_before <= 2, "only what was sent before the queries came goes before them"
+
+
+def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
+    """Each gets the body that OpenAI's API in this process answers with; what it cannot do is refused."""
+    chat = {"model": "a", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
+    asked = {
+        "two": ("/v1/chat/completions", {**chat, "n": 2}),
+        "prompts": ("/v1/completions", {"model": "a", "prompt": ["x", "y"], "max_tokens": 4}),
+        "response": ("/v1/responses", {"model": "a", "input": "Hi", "max_output_tokens": 4}),
+        "fails": ("/v1/chat/completions", {**chat, "n": 2, "messages": [{"role": "user", "content": "Ho"}]}),
+        "logprobs": ("/v1/chat/completions", {**chat, "logprobs": True}),
+        "vector": ("/v1/embeddings", {"model": "a", "input": "x"}),
+    }
+    file = tmp_path / "in.jsonl"
+    file.write_text(
+        "".join(
+            json.dumps({"custom_id": id, "method": "POST", "url": url, "body": body}) + "\n"
+            for id, (url, body) in asked.items()
+        )
+    )
+    app, store = read_batch_application(file, door=read_line)
+    plan = local_plan(app, 1)
+    answers, failed, journal = (tmp_path / name for name in ("answers", "failed", "journal"))
+    wanted = PlanJob(
+        app,
+        store,
+        "fake",
+        lambda _: plan,
+        lambda _: REPLICA,
+        answers,
+        failed,
+        journal,
+        lines_at=LinesInProcess,
+    )
+    outcome = run_job(wanted, lambda num_ended, num_left: None)
+    assert outcome == RunOutcome(0, 3, 3)
+    answered = {id: line["body"] for id, line in lines(wanted.answers).items()}
+    assert [choice["index"] for choice in answered["two"]["choices"]] == [0, 1]
+    assert answered["two"]["usage"]["completion_tokens"] == 10, "tokens of both answers"
+    assert [choice["index"] for choice in answered["prompts"]["choices"]] == [0, 1]
+    assert answered["response"]["object"] == "response"
+    failures = {line["custom_id"]: line for line in map(json.loads, wanted.failures.open(encoding="utf-8"))}
+    assert failures["fails"]["response"]["status_code"] == 400
+    assert "logprobs is not supported here" in failures["logprobs"]["error"]["message"]
+    assert "not /v1/embeddings" in failures["vector"]["error"]["message"]
+
+    async def beside() -> RunOutcome:
+        async with Runtime([engine()]) as runtime:
+            with closing(LinesInProcess(runtime, "offline")) as asking:
+                again = OfflineJob(app, store, *(tmp_path / name for name in ("a", "f", "j")))
+                return await run_beside(again, runtime, asking)
+
+    assert asyncio.run(beside()) == RunOutcome(0, 4, 2)
 
 
 def test_the_same_job_goes_on_and_tries_failures_again(tmp_path: Path) -> None:

@@ -407,8 +407,7 @@ async def test_a_native_function_gets_what_is_dropped_after_its_call() -> None:
         given.set("b")
         assert await result == "a?+b+a?"
         assert client._opened()._variables.known(said._name) is None
-        assert not client._num_readers
-        assert not client._given_up
+        assert client._native.is_idle()
 
 
 @in_virtual_time
@@ -420,8 +419,7 @@ async def test_a_native_call_that_is_dropped_does_not_wait_any_more() -> None:
         said.drop()
         never.drop()
         await asyncio.sleep(1)
-        assert not client._running
-        assert not client._given_up
+        assert client._native.is_idle()
         assert client._opened()._variables.known(said._name) is None
         late.set("x")
 

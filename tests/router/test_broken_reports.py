@@ -116,7 +116,7 @@ def test_a_request_that_gets_its_turn_as_it_ends_is_not_sent(
             await until(lambda: bool(at.servers[0].asked))
             asked.append(asyncio.ensure_future(at.ask()))
             await until(lambda: at.router_state.view.num_clients == 2)
-            first, second = at.router.front._exchanges.values()
+            first, second = at.router.front.exchanges.values()
             at.router.front.later(first.client_left)
             leave(second)
             assert second.attempts.running is None

@@ -132,7 +132,7 @@ def test_a_cleared_cache_costs_a_worker_no_history_of_its_load() -> None:
     for number in range(3):
         key = PromptKey((b"block %d" % number,), 64)
         router_state.arrive(RoutedRequest(model="m", num_tokens=64, key=key), 1.0)
-    view = router_state._loads.view(worker)
+    view = router_state._loads.table.get(worker)
     assert view is not None
     load_s = policy.load_s(view)
     router_state.reported(worker, [AllBlocksCleared()])

@@ -123,7 +123,7 @@ class Door:
 
     def loads(self) -> list[tuple[int, int]]:
         """Return how many requests run at each worker, and their tokens, those of peers included."""
-        views = [self.state._loads.view(worker) for worker in range(NUM_WORKERS)]
+        views = [self.state._loads.table.get(worker) for worker in range(NUM_WORKERS)]
         return [(view.num_running, view.running_tokens) for view in views if view is not None]
 
 
@@ -200,9 +200,9 @@ def test_a_silent_router_is_forgotten_and_comes_back_with_what_it_runs() -> None
     now_s = exchange(doors, 0.0)
     assert sum(num for num, _ in one.loads()) == 1
     one.forget_silent(now_s + SILENT_S - 0.1)
-    assert len(one.peers) == 1
+    assert len(one.peers.origins) == 1
     one.forget_silent(now_s + SILENT_S)
-    assert len(one.peers) == 0
+    assert len(one.peers.origins) == 0
     assert one.loads() == [(0, 0)] * NUM_WORKERS
     exchange(doors, now_s + SILENT_S)
     assert one.loads() == other.loads()
@@ -316,7 +316,7 @@ def test_what_another_router_cannot_use_is_not_kept(placement: Callable[[], Plac
         one.end(ticket, now_s)
     exchange(doors, now_s)
     assert one.waiting
-    views = [one.state._loads.view(worker) for worker in range(NUM_WORKERS)]
+    views = [one.state._loads.table.get(worker) for worker in range(NUM_WORKERS)]
     kept = [0 if view is None else view.kept_slots for view in views]
     assert kept[1:] == [0, 0]
     assert [num for num, _ in one.loads()[1:]] == [4, 4]

@@ -335,7 +335,7 @@ async def flooded(at: Routing) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
     reader, writer = await asyncio.open_connection(sock=sock, limit=1000)
     writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
     writer.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    await until(lambda: any(one.attempts.is_paused for one in at.router.front._exchanges.values()))
+    await until(lambda: any(one.attempts.is_paused for one in at.router.front.exchanges.values()))
     return reader, writer
 
 
@@ -343,7 +343,7 @@ def test_a_client_that_leaves_an_answer_unread_is_what_took_the_time() -> None:
     async def main() -> None:
         async with routing("floods") as at:
             _, writer = await flooded(at)
-            (exchange,) = at.router.front._exchanges.values()
+            (exchange,) = at.router.front.exchanges.values()
             writer.transport.abort()
             await until(lambda: is_clean(at))
             trace = exchange.trace

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from support.routing import WHOLE, Routing, routing, run, until
 
+from stretto.cluster.placement import PromptKey
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.model.errors import ConfigError
@@ -61,10 +62,11 @@ class At:
         model: str = "m",
         client: str = "",
         is_final: bool = False,
+        key: PromptKey | None = None,
     ) -> Ticket:
-        named = NamedProgram(program, is_final)
+        named, num_tokens = NamedProgram(program, is_final), SCALE * num_tokens
         request = RoutedRequest(
-            model=model, num_tokens=SCALE * num_tokens, max_tokens=100, client_key=client, program=named
+            model=model, num_tokens=num_tokens, max_tokens=100, client_key=client, program=named, key=key
         )
         ticket, actions = self.state.arrive(request, self.now_s)
         self.do(actions)
@@ -123,6 +125,13 @@ def test_a_program_goes_on_where_it_has_room() -> None:
 def test_nothing_is_held_where_that_is_off_or_memory_is_unknown(settings: dict[str, object]) -> None:
     at = At(**settings)  # type: ignore[arg-type]
     assert all(at.turn(f"p{number}", 4000) in at.at for number in range(20))
+
+
+def test_a_memory_that_nothing_is_told_of_is_followed_from_the_first_hit_on() -> None:
+    at, key = At(kv_tokens=None), PromptKey((b"12345678",), 4000 * SCALE)
+    for num_cached, is_followed in ((0, False), (4000, False), (4000, True)):
+        at.answer(at.call("a", 4000, key=key), 4000, num_cached)
+        assert (at.state.view.claimed(0, at.now_s)[0] > 0) == is_followed
 
 
 def test_requests_without_a_program_are_not_held() -> None:

@@ -57,7 +57,7 @@ async def two_routers(
 def loads(router: RunningRouter) -> list[int]:
     """Return how many requests run at each worker, as a router counts them."""
     state = router.front.router_state
-    views = [state._loads.view(worker.id) for worker in state.view.workers()]
+    views = [state._loads.table.get(worker.id) for worker in state.view.workers()]
     return [-1 if view is None else view.num_running for view in views]
 
 

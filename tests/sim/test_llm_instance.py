@@ -103,7 +103,7 @@ PREEMPTED = [
     st.sampled_from((0.05, 1.0)),
 )
 @settings(
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     database=None,

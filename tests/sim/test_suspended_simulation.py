@@ -74,7 +74,7 @@ queries = st.lists(
 times = st.one_of(st.floats(0.0, 12.0), st.integers(0, 96).map(lambda n: n / 8))
 drains = st.lists(st.tuples(times, st.integers(0, 2), st.booleans()), min_size=1, max_size=5)
 some = settings(
-    max_examples=30, deadline=None, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
+    max_examples=20, deadline=None, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
 )
 
 

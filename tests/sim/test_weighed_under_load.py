@@ -16,7 +16,7 @@ LOADS = (Load(1), Load(4), Load(6, 0.4))
     ("speeds", "shares_cores"),
     [
         pytest.param(LAPTOP, True, id="laptop, shared cores"),
-        pytest.param(SERVERS, False, id="servers, own cores"),
+        pytest.param(SERVERS, False, id="servers, own cores", marks=pytest.mark.long),
         pytest.param(LAPTOP, False, id="laptop, own cores", marks=pytest.mark.long),
         pytest.param(SERVERS, True, id="servers, shared cores", marks=pytest.mark.long),
     ],

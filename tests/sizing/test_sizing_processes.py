@@ -41,6 +41,7 @@ def test_runs_in_processes_find_what_runs_in_this_one_find() -> None:
 def interrupted() -> None:
     with in_processes(study(), 2) as told:
         assert told.submit is not None
+        assert len(multiprocessing.active_children()) == 2, "all begin with Ctrl-C blocked"
         for draw in range(8):
             told.submit((FLEET, Load("sessions", 4000), draw))
         assert multiprocessing.active_children()

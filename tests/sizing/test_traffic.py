@@ -236,6 +236,17 @@ def test_a_search_that_ends_early_tells_what_it_has_tried(traffic: Traffic) -> N
         study.outcomes[fleet, Load("per_s", amount), 0] = Outcome((value_s,), False, 0.5, 40)
     (line,) = tried(study)
     assert line == "1 × A100-80G, so far: at 40 a second within the objectives, at 50 a second beyond them"
+    page = answer_page(study, Answer(study.objectives), [SERVER])
+    assert line in page
+    assert page.count("<circle") == 4
+    assert 'class="knee"' not in page
+
+
+def test_the_page_of_a_search_without_a_run_has_no_empty_picture(traffic: Traffic) -> None:
+    study = Study(traffic, parse_objectives("p95 first_token 2s"), "per_s", draws=1, num_samples=40)
+    page = answer_page(study, Answer(study.objectives), [SERVER])
+    assert "no run has ended yet" in page
+    assert "<svg" not in page
 
 
 def test_the_example_is_of_sessions() -> None:

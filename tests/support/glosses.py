@@ -13,6 +13,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.house import statements
+
 ASIDES = {
     r"quer(?:y|ies)": r"(?:the |one )?runs?(?: of (?:an app|apps|the app|it))?",
     r"(?:node|primitive)s?(?:'s)?": (
@@ -66,7 +68,7 @@ def _broken(aside: str) -> str:
 
 
 _PATTERNS = [_pattern(term, aside) for term, aside in ASIDES.items()]
-_ASIDE = re.compile(rf"\((?:{'|'.join(map(_broken, ASIDES.values()))})\)", re.IGNORECASE)
+_ASIDE = re.compile(rf"(?<=[\s#])\((?:{'|'.join(map(_broken, ASIDES.values()))})\)", re.IGNORECASE)
 
 
 def asides(text: str) -> Iterator[tuple[int, int]]:
@@ -76,15 +78,19 @@ def asides(text: str) -> Iterator[tuple[int, int]]:
             yield found.span("aside")
 
 
-def prose(source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of the docstrings of a module, and of its comments as far as they are one block."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, documented):
+def documentation(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of the docstrings of a module, its classes, functions and attributes."""
+    for node in statements(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             for statement in node.body:
                 match statement:
                     case ast.Expr(ast.Constant(str(text))):
                         yield statement.lineno, text
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of the docstrings of a module, and of its comments as far as they are one block."""
+    yield from documentation(ast.parse(source))
     block: list[str] = []
     last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -16,7 +16,7 @@ from stretto.engines.models.store import check_whole
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.running_task import RunningTask
-from stretto.engines.transformer.structured import Structure, Structures, is_structured
+from stretto.engines.transformer.structured import Structures
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
@@ -25,7 +25,7 @@ from stretto.llm.output.sampling import check_sampling, ending_tokens
 from stretto.llm.output.thoughts import Opening
 from stretto.llm.sequence import TokenSequence
 from stretto.model.errors import CapacityError, ConfigError, StrettoError, UserError
-from stretto.model.tasks import Decode, Failed, LLMEvent, LLMTask, Reuse, Started
+from stretto.model.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
 
 _MAY_BE_NONE = ("num_threads", "latency_tokens")
 
@@ -79,7 +79,7 @@ class TransformerLLM:
         self._ended: list[LLMEvent] = []
         self._num_sequences = 0
         self._token_texts: dict[int, str] = {}
-        self._structures: Structures | None = None
+        self._structures = Structures(folder, self.runner.config.vocabulary)
 
     @staticmethod
     def prompt_space(config: TransformerConfig) -> PromptSpace | None:
@@ -120,7 +120,7 @@ class TransformerLLM:
             opening: Opening = "certain" if self.tokenizer.opens_thoughts(task.prompt) else "none"
             output = DecodeOutput(decode, task.prompt, opening)
             check_sampling(decode, self.runner.config.vocabulary)
-            ending, structure = ending_tokens(decode, self._eos), self._structure(decode)
+            ending, structure = ending_tokens(decode, self._eos), self._structures.make(decode)
             tokens = tokens + self.tokenizer.end_of(task.prompt)
             if not tokens:
                 raise UserError("the prompt is empty: there is nothing to complete")
@@ -239,18 +239,6 @@ class TransformerLLM:
     def close(self) -> None:
         """Free the model and the KV memory."""
         del self.runner
-
-    def _structure(self, decode: Decode) -> Structure | None:
-        if not is_structured(decode):
-            return None
-        try:
-            if self._structures is None:
-                self._structures = Structures(Path(self._config.path), self.runner.config.vocabulary)
-            return self._structures.make(decode)
-        except ConfigError:
-            if decode.schema_if_able:  # no llguidance, or a tokenizer that it cannot use
-                return None
-            raise
 
     def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
         return self._by_sequence[sequence.id].choice(chosen)

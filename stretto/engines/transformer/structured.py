@@ -36,43 +36,53 @@ to be followed."""
 _OPTIONS = '%llguidance {"no_forcing": true}\n'
 
 
-def is_structured(decode: Decode) -> bool:
-    """Return whether the output of an LLM request must follow a JSON schema or a regular expression."""
-    return decode.json_schema is not None or decode.regex is not None
-
-
 class Structures:
     """A factory of `Structure`s, each of which keeps one output to its JSON schema or regular expression, for
-    one tokenizer.
+    the tokenizer at `path`, which has `vocabulary` tokens. It is read when the first one is asked for.
     """
 
     def __init__(self, path: Path, vocabulary: int) -> None:
-        """Read the vocabulary of the tokenizer at `path`; `vocabulary` is its number of tokens.
+        self._path = path
+        self._vocabulary = vocabulary
+        self._texts: TokenTexts | None = None
+        self._tokenizer: Any = None
+
+    def make(self, decode: Decode) -> Structure | None:
+        """Return a new `Structure`, which keeps one output to the JSON schema or regular expression in
+        `decode`; None if there is none, or where it need be kept only if that can be (`schema_if_able`).
 
         Raises:
-            ConfigError: the library is not installed, or cannot use the tokenizer.
+            ConfigError: the schema or the regular expression cannot be used, the library is not installed,
+                or it cannot use the tokenizer.
         """
+        if decode.json_schema is None and decode.regex is None:
+            return None
+        try:
+            return self._made(decode, self._texts or self._read())
+        except ConfigError:
+            if decode.schema_if_able:
+                return None
+            raise
+
+    def _read(self) -> TokenTexts:
+        """Read the vocabulary of the tokenizer."""
         with imports_of("structured", "output by a JSON schema or a regular expression"):
             from llguidance import LLTokenizer, TokenizerWrapper
             from llguidance.hf import from_tokenizer
-        tokenizer = load_tokenizer(path)
-        with _failing_as(ConfigError, f"json_schema and regex: unusable tokenizer in {path}"):
-            known = from_tokenizer(tokenizer, n_vocab=vocabulary, slices=[])
-            self._texts = TokenTexts(
-                [known.decode_bytes([token]) for token in range(vocabulary)],
-                special=[token for token in range(vocabulary) if known.is_special_token(token)],
+        tokenizer = load_tokenizer(self._path)
+        with _failing_as(ConfigError, f"json_schema and regex: unusable tokenizer in {self._path}"):
+            known = from_tokenizer(tokenizer, n_vocab=self._vocabulary, slices=[])
+            texts = TokenTexts(
+                [known.decode_bytes([token]) for token in range(self._vocabulary)],
+                special=[token for token in range(self._vocabulary) if known.is_special_token(token)],
                 ends=known.eos_tokens,
                 mark=mark_of(tokenizer.backend_tokenizer.to_str()),
             )
-            self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary(self._texts.texts)))
+            self._tokenizer = LLTokenizer(TokenizerWrapper(_Vocabulary(texts.texts)))
+        self._texts = texts
+        return texts
 
-    def make(self, decode: Decode) -> Structure:
-        """Return a new `Structure`, which keeps one output to the JSON schema or regular expression in
-        `decode`.
-
-        Raises:
-            ConfigError: the schema or the regular expression cannot be used.
-        """
+    def _made(self, decode: Decode, texts: TokenTexts) -> Structure:
         from llguidance import LLMatcher
 
         if decode.ignore_eos or decode.min_tokens or None not in (decode.json_schema, decode.regex):
@@ -83,7 +93,7 @@ class Structures:
             grammar = LLMatcher.grammar_from_lark(_OPTIONS + _rule(decode))
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
             _check(matcher)
-        structure = Structure(matcher, self._texts)
+        structure = Structure(matcher, texts)
         structure.check_begin()
         return structure
 

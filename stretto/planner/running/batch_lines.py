@@ -13,14 +13,15 @@ from reprlib import repr as short
 from typing import Any
 
 from stretto.graph.graph import ROLES
-from stretto.model.errors import ConfigError
+from stretto.http.refusals import UNSUPPORTED, Refused
+from stretto.model.errors import ConfigError, UserError
 from stretto.model.values import is_text
 from stretto.planner.application import MAX_NUMBER, Application, AppRequest, ModelNode
 from stretto.planner.plan_files import NO_ANSWERS
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
-from stretto.planner.running.sent_lines import sent_line
+from stretto.planner.running.sent_lines import ReadLine, sent_line
 from stretto.planner.token_counts import tokens_of
 from stretto.wire.options import Options
 from stretto.wire.paths import Api
@@ -64,11 +65,16 @@ class BatchLines:
     Args:
         node_for: returns the node that the model of a line stands for. May raise ConfigError.
         hands_on: whether servers get the lines as they are, and say themselves what is wrong with a body.
+        door: reads lines that ask for more than a call of a node can, which OpenAI's API in this process gets
+            as they are; None refuses them.
     """
 
-    def __init__(self, node_for: Callable[[str], ModelNode], hands_on: bool = False) -> None:
+    def __init__(
+        self, node_for: Callable[[str], ModelNode], hands_on: bool = False, door: ReadLine | None = None
+    ) -> None:
         self._node_for = node_for
         self._hands_on = hands_on
+        self._door = door
         self._known: dict[tuple[str, str], _Settings] = {}
 
     def read(self, found: Mapping[str, Any]) -> RunRequest:
@@ -87,6 +93,15 @@ class BatchLines:
             raise ConfigError(f"body must be a mapping, got {short(body)}")
         if self._hands_on and isinstance(url, str):
             return self._handed_on(custom_id, url, body)
+        try:
+            return self._for_node(custom_id, url, body)
+        except UserError:
+            if self._door is None or not isinstance(url, str):
+                raise
+            return self._for_door(custom_id, url, body, self._door)
+
+    def _for_node(self, custom_id: str, url: object, body: dict[str, Any]) -> RunRequest:
+        """Return the call of a node that a line asks for. Raises UserError if it asks for more."""
         if not isinstance(url, str) or url not in _URLS:
             raise ConfigError(f"url must be one of {', '.join(_URLS)}, got {short(url)}")
         others = body.copy()
@@ -106,13 +121,37 @@ class BatchLines:
         return RunRequest(planned, messages, (), settings.decode, settings.api, settings.model)
 
     def _handed_on(self, custom_id: str, url: str, body: Mapping[str, Any]) -> RunRequest:
-        model = body.get("model")
-        if not isinstance(model, str):
-            raise ConfigError(f"body: model must be a text, got {short(model)}")
-        node = self._node_for(model)
+        model, node = self._model_of(body)
         sent = sent_line(url, body, node, None if node.max_tokens == _NO_LIMIT else node.max_tokens)
         planned = AppRequest(custom_id, 0, (), (node.name,), NO_ANSWERS)
         return RunRequest(planned, (), model=model, sent=sent)
+
+    def _for_door(self, custom_id: str, url: str, body: Mapping[str, Any], door: ReadLine) -> RunRequest:
+        """Return the request of a line that OpenAI's API in this process gets. A single answer is greedy,
+        unless the line says otherwise, as those of other lines are.
+        """
+        model, node = self._model_of(body)
+        api = _URLS.get(url, "chat")
+        limit = DEFAULT_TOKENS[api] if node.max_tokens == _NO_LIMIT else node.max_tokens
+        usual = {"temperature": 0} if body.get("n") in (None, 1) else {}
+        sent = sent_line(url, {**usual, **body}, node, limit)
+        try:
+            prompt, max_tokens = door(sent)
+        except UserError as error:
+            is_mistake = not isinstance(error, Refused) or error.code != UNSUPPORTED
+            other = "" if is_mistake else "; a server that runs already (--url) may take it"
+            raise ConfigError(f"body: {error.message}{other}") from error
+        texts = [message.text for message in prompt]
+        check_texts(texts)
+        planned = AppRequest(custom_id, sum(map(tokens_of, texts)), (), (node.name,), NO_ANSWERS)
+        return RunRequest(planned, tuple(prompt), (), {"max_tokens": max_tokens}, api, model, sent)
+
+    def _model_of(self, body: Mapping[str, Any]) -> tuple[str, ModelNode]:
+        """Return the model that a body names, and its node."""
+        model = body.get("model")
+        if not isinstance(model, str):
+            raise ConfigError(f"body: model must be a text, got {short(model)}")
+        return model, self._node_for(model)
 
     def _whole(self, api: Api, body: Mapping[str, Any]) -> tuple[tuple[PromptMessage, ...], _Settings]:
         """Return the messages of a body, and what its other fields mean."""
@@ -121,14 +160,16 @@ class BatchLines:
         return messages, _Settings(api, model, (node.name,), _decode(options, node, api))
 
 
-def read_batch_application(path: Path, hands_on: bool = False) -> tuple[Application, RequestStore]:
+def read_batch_application(
+    path: Path, hands_on: bool = False, door: ReadLine | None = None
+) -> tuple[Application, RequestStore]:
     """Read a Batch file as an application by itself: each model that a line names is a node.
 
     The longest answer of a node is the longest that one of its lines allows. A line that is wrong is refused
     alone.
 
     Args:
-        hands_on: whether servers get the lines as they are.
+        hands_on, door: see `BatchLines`.
 
     Raises:
         ConfigError: it cannot be read, has no requests that can be run, or a line is no JSON object.
@@ -142,7 +183,7 @@ def read_batch_application(path: Path, hands_on: bool = False) -> tuple[Applicat
             raise ConfigError(f"body: model must have printable characters, got {model!r}")
         return nodes.setdefault(model, ModelNode(model, model, _NO_LIMIT))
 
-    batch = BatchLines(node_for, hands_on)
+    batch = BatchLines(node_for, hands_on, door)
 
     def read(found: Any) -> RunRequest:
         if not isinstance(found, dict):

@@ -15,13 +15,7 @@ from stretto.sched.messages import Reply
 
 
 def result_of(reply: Reply) -> CallAnswer | StrettoError:
-    """Return the answer that a runtime's reply to a call has, or the error that the call failed with.
-
-    Raises:
-        InternalError: a bug made the call fail, and has to end the run.
-    """
-    if isinstance(reply.error, InternalError):
-        raise reply.error
+    """Return the answer that a runtime's reply to a call has, or the error that the call failed with."""
     if reply.error is not None:
         return reply.error
     assert reply.outputs is not None
@@ -51,7 +45,12 @@ class CallEnds:
         """Note the answer to a call, or the error that it failed with; return the calls that can be made now.
 
         Errors are not saved: the next run makes these calls again.
+
+        Raises:
+            InternalError: a bug made the call fail, and has to end the run.
         """
+        if isinstance(result, InternalError):
+            raise result
         progress = self._book.note(call, result)
         if isinstance(result, StrettoError):
             return self.begun(progress)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stretto.model.deployment import Deployment, Engine
+from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineUnavailable, InternalError, StrettoError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.plan import Plan
@@ -30,7 +30,8 @@ from stretto.planner.running.plan_executor import (
 from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
 from stretto.planner.running.planned_calls import AskedCall, CallAnswer, CallEnded, PlannedCall
 from stretto.planner.running.replanner import Replanner
-from stretto.planner.running.replicas import MakeReplica
+from stretto.planner.running.replicas import MakeReplica, run_engine
+from stretto.planner.running.sent_lines import AskLines
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Reply
@@ -39,9 +40,8 @@ from stretto.sched.observer import Observer
 _WINDOW = 4608
 """Calls of a model that the runtime has at once, more than eight replicas run. The others wait here, where
 they cost less."""
-
-_RECOVER_S = 900.0
-"""Seconds that a call waits while its model's only replicas are starting, or suspected to be down."""
+_MOST_ANSWERS = 128
+"""Most answers to one line of a Batch file, each of which is a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class DrivenRun:
         on_calls: called after calls have ended, once for all that ended together.
         replanning: what plans again; None to keep to the plan.
         observers: told of everything that happens.
+        lines_at: makes what asks for the answers to lines that are handed on, at the runtime of the run.
     """
 
     app: Application
@@ -79,6 +80,7 @@ class DrivenRun:
     on_calls: Callable[[], None]
     replanning: Replanning | None = None
     observers: Sequence[Observer] = ()
+    lines_at: Callable[[Runtime], AskLines] | None = None
 
 
 async def drive(run: DrivenRun, committer: Committer) -> None:
@@ -91,9 +93,9 @@ async def drive(run: DrivenRun, committer: Committer) -> None:
     models = list(run.app.models)
     observers = [watch, *([run.replanning.answers] if run.replanning else []), *run.observers]
     async with Runtime(
-        [Deployment(_engine(model)) for model in models],
+        [Deployment(run_engine(model)) for model in models],
         observers=observers,
-        max_queries=_WINDOW * len(models),
+        max_queries=_WINDOW * _MOST_ANSWERS * len(models),
     ) as runtime:
         driver = _Driver(run, committer, runtime, watch)
         try:
@@ -107,6 +109,7 @@ class _Driver:
 
     def __init__(self, run: DrivenRun, committer: Committer, runtime: Runtime, watch: FleetWatch) -> None:
         self._run = run
+        self._lines = None if run.lines_at is None else run.lines_at(runtime)
         self._book = run.book
         self._ends = CallEnds(run.book, committer, run.on_ended)
         self._runtime = runtime
@@ -158,6 +161,8 @@ class _Driver:
     def stop(self) -> None:
         """Take no notice any more of calls that end."""
         self._has_stopped = True
+        if self._lines is not None:
+            self._lines.close()
 
     def _go_on(self) -> None:
         """Do what follows from the calls that have ended. Raises what has failed in one of them."""
@@ -226,18 +231,24 @@ class _Driver:
 
     def _begin(self, model: str, call: PlannedCall, asked: AskedCall) -> Callable[[], None]:
         """Have the runtime make a call; return what cancels it."""
+        if asked.line is not None:
+            assert self._lines is not None, "lines are handed on where something takes them"
+            return self._lines.begin(asked.line, partial(self._on_end, model, call))
         graph = self._graphs.of(model, asked.prompt, asked.decode, call.node)
-        on_reply = partial(self._on_reply, model, call)
+
+        def on_reply(reply: Reply) -> None:
+            self._on_end(model, call, result_of(reply))
+
         return self._runtime.start(graph, inputs_of(asked.prompt), on_reply, passes="none")
 
-    def _on_reply(self, model: str, call: PlannedCall, reply: Reply) -> None:
+    def _on_end(self, model: str, call: PlannedCall, result: CallAnswer | StrettoError) -> None:
         """Note the end of a call. What is raised ends the run, and not the runtime, which calls this."""
         if self._has_stopped:
             return
         del self._calls[model][call]
         self._watch.changed.set()
         try:
-            self._note(call, self._abandoned.get(model) or result_of(reply))
+            self._note(call, self._abandoned.get(model) or result)
         except Exception as failure:
             self._failure = self._failure or failure
 
@@ -281,15 +292,3 @@ class _Driver:
 
 def _total(numbers: Mapping[str, int], nodes: Iterable[ModelNode]) -> int:
     return sum(numbers[node.name] for node in nodes)
-
-
-def _engine(model: str) -> Engine:
-    return Engine(
-        model,
-        contract="llm",
-        policy="per_invocation",  # requests of one model are served as they come
-        keeps_state=True,
-        no_replica_s=math.inf,
-        recover_s=_RECOVER_S,
-        max_running=512,
-    )

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from stretto.model.errors import InternalError, StrettoError
+from stretto.model.errors import StrettoError
 from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import result_of
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.run import RunOutcome
+from stretto.planner.running.sent_lines import AskLines
 from stretto.planner.running.unplanned_run import OfflineJob, answer_all
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Reply
@@ -25,8 +26,11 @@ _SHARE = 4
 """Calls are at most one in so many of the queries that the runtime takes; queries need the other places."""
 
 
-async def run_beside(job: OfflineJob, runtime: Runtime) -> RunOutcome:
+async def run_beside(job: OfflineJob, runtime: Runtime, lines: AskLines | None = None) -> RunOutcome:
     """Answer all requests of a job on a runtime that serves queries, to which the calls give way.
+
+    Args:
+        lines: asks for the answers to lines that are handed on, if the job has any.
 
     Raises:
         ConfigError: a node's engine is none of the runtime's.
@@ -34,16 +38,17 @@ async def run_beside(job: OfflineJob, runtime: Runtime) -> RunOutcome:
         NotSaved: an answer cannot be written; the job can be done again later.
     """
     job.check(name for name, one in runtime.deployments.items() if one.engine.is_llm)
-    return await answer_all(job, "beside", partial(_RuntimeCalls, runtime))
+    return await answer_all(job, "beside", partial(_RuntimeCalls, runtime, lines))
 
 
 class _RuntimeCalls:
     """Makes calls on a runtime (`Caller`)."""
 
-    def __init__(self, runtime: Runtime, book: Book) -> None:
+    def __init__(self, runtime: Runtime, lines: AskLines | None, book: Book) -> None:
         self.num_at_once = max(1, min(_WINDOW, runtime.max_queries // _SHARE))
         self._book = book
         self._runtime = runtime
+        self._lines = lines
         self._graphs = CallGraphs()
 
     def num_at_once_of(self, model: str) -> int:
@@ -59,10 +64,13 @@ class _RuntimeCalls:
     ) -> Callable[[], None]:
         """Begin a call."""
         asked = self._book.asked(call)
+        if asked.line is not None:
+            assert self._lines is not None, "lines are handed on where something takes them"
+            return self._lines.begin(asked.line, ended)
         graph = self._graphs.of(self._book.model_of(call), asked.prompt, asked.decode, call.node)
 
         def on_reply(reply: Reply) -> None:
-            ended(reply.error if isinstance(reply.error, InternalError) else result_of(reply))
+            ended(result_of(reply))
 
         return self._runtime.start(
             graph, inputs_of(asked.prompt), on_reply, passes="none", objective="offline"

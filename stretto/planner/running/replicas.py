@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from stretto.emulate.fleet import check_fleet
 from stretto.emulate.real_time import check_real_time
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.llms import llm_replica
-from stretto.model.deployment import Replica
+from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import ConfigError
 from stretto.model.extras import check_installed, imports_of
 from stretto.model.profile import Profile
@@ -28,6 +29,8 @@ from stretto.planner.problem import Problem
 MakeReplica: TypeAlias = Callable[[PlannedReplica], Replica]
 
 _GRACE_S = 2.0
+_RECOVER_S = 900.0
+"""Seconds that a call waits while its model's only replicas are starting, or suspected to be down."""
 _SILENCE_S = 300.0
 """Longest silence of a server: it says nothing until an answer has ended, which may be a long one."""
 _QUIET_S = 20.0
@@ -141,7 +144,6 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
             timeout_s=_SILENCE_S,
             quiet_s=_QUIET_S,
             token_s=_token_s(cost) / speed,
-            max_connections=scheduler.max_running,
             warms_prefixes=False,
             grace_s=_GRACE_S,
         )
@@ -183,7 +185,6 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
             memory_share=None if problem is None else _MEMORY_SHARE,
             timeout_s=_SILENCE_S,
             quiet_s=_QUIET_S,
-            max_connections=_VLLM_RUNNING,
             warms_prefixes=False,
         )
         replica = Replica(ServerProcess, config, runs_in="loop", num_slots=_VLLM_RUNNING)
@@ -265,3 +266,16 @@ def _check_emulated(problem: Problem, model: str, device: Path, speed: float) ->
             check_real_time(check_fleet(fleet), num_cores=1)
         except ConfigError as error:
             raise ConfigError(f"model {model!r}, tp {tp}: {error.message}") from error
+
+
+def run_engine(model: str) -> Engine:
+    """Return the engine of a run that a model is."""
+    return Engine(
+        model,
+        contract="llm",
+        policy="per_invocation",  # requests of one model are served as they come
+        keeps_state=True,
+        no_replica_s=math.inf,
+        recover_s=_RECOVER_S,
+        max_running=512,
+    )

@@ -19,13 +19,16 @@ from stretto.planner.running.batch_lines import BatchLines, check_texts
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.sent_lines import ReadLine
 
 
-def read_run_requests(path: Path, app: Application, hands_on: bool = False) -> RequestStore:
+def read_run_requests(
+    path: Path, app: Application, hands_on: bool = False, door: ReadLine | None = None
+) -> RequestStore:
     """Read the requests of a run from a file of JSON lines.
 
     Args:
-        hands_on: whether servers get the lines of a Batch file as they are.
+        hands_on, door: see `BatchLines`.
 
     Raises:
         ConfigError: it cannot be read, has no requests that can be run, or a line is wrong that is none of a
@@ -33,7 +36,7 @@ def read_run_requests(path: Path, app: Application, hands_on: bool = False) -> R
     """
     if isinstance(app, DrawnApplication):
         return read_store(path, partial(_of_query, app), lambda found: False)
-    batch = BatchLines(lambda model: _node_for(model, app), hands_on)
+    batch = BatchLines(lambda model: _node_for(model, app), hands_on, door)
 
     def read(found: Any) -> RunRequest:
         return batch.read(found) if is_batch_line(found) else _checked(_of_plan(found), app)

@@ -20,8 +20,10 @@ from stretto.planner.running.replicas import MakeReplica
 from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.saved_calls import open_journal, saved_calls_of
+from stretto.planner.running.sent_lines import AskLines
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.journal.file import JournalFile
+from stretto.runtime.runtime import Runtime
 from stretto.sched.observer import Observer
 
 
@@ -36,6 +38,7 @@ class PlanJob:
         make: makes a replica of a planned one.
         on_predicted: called with each prediction of the end, if the run is planned again.
         observers: told of everything that happens in the run.
+        lines_at: makes what asks for the answers to lines that are handed on, at the runtime of the run.
     """
 
     app: Application
@@ -48,6 +51,7 @@ class PlanJob:
     journal: Path
     on_predicted: OnPredicted = lambda seconds: None
     observers: Sequence[Observer] = ()
+    lines_at: Callable[[Runtime], AskLines] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ def run_job(job: PlanJob, on_progress: OnProgress) -> RunOutcome:
                     on_calls=progress,
                     replanning=replanning,
                     observers=job.observers,
+                    lines_at=job.lines_at,
                 )
                 asyncio.run(_drive(run, journal))
         finally:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from reprlib import repr as short
-from typing import Any
+from typing import Any, Protocol
 
-from stretto.model.errors import ConfigError
+from stretto.model.errors import ConfigError, StrettoError
 from stretto.planner.application import ModelNode
-from stretto.planner.running.run_request import SentLine
+from stretto.planner.running.planned_calls import CallAnswer
+from stretto.planner.running.run_request import PromptMessage, SentLine
 
 CHAT = "/v1/chat/completions"
 _LIMITS = {
@@ -21,6 +22,19 @@ _LIMITS = {
     "/v1/moderations": (),
 }
 """Fields that limit the answer to a line, by its path; the first one is what a node's limit becomes."""
+ReadLine = Callable[[SentLine], tuple[Sequence[PromptMessage], int]]
+"""Returns the longest prompt of a line that is handed on, and the most tokens of an answer to it. Raises
+UserError for a line that is refused."""
+
+
+class AskLines(Protocol):
+    """Asks for the answers to lines that are handed on."""
+
+    def begin(self, line: SentLine, ended: Callable[[CallAnswer | StrettoError], None]) -> Callable[[], None]:
+        """Begin to ask, and return what cancels that. `ended` is told the answer, or why there is none."""
+
+    def close(self) -> None:
+        """Let go of what asking needs."""
 
 
 def sent_line(url: str, body: Mapping[str, Any], node: ModelNode, limit: int | None) -> SentLine:

@@ -195,8 +195,6 @@ class UnplannedCalls:
         if isinstance(result, CallAnswer):
             self._answered_s = self._now()
         try:
-            if isinstance(result, InternalError):
-                raise result
             self._queues.add(self._ends.note(call, result))
         except Exception as failure:
             self._failure = self._failure or failure

@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from stretto.model.errors import BadReply
@@ -65,6 +65,16 @@ class Peer:
     waits: Waiting = field(default_factory=dict)
     is_pressed: bool = False
 
+    def newly_served(self, served: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+        """Yield what each owner has got of it since it last said so, and keep what it says now."""
+        for owner, seconds in served.items():
+            before = self.served.pop(owner, 0.0)
+            self.served[owner] = seconds
+            if len(self.served) > 2 * MOST_OWNERS:
+                del self.served[next(iter(self.served))]  # its router has forgotten it before
+            if seconds > before:
+                yield owner, seconds - before
+
 
 class Peers:
     """The state machine that follows a router's peers.
@@ -97,10 +107,6 @@ class Peers:
         self._served: dict[str, dict[str, float]] = {}
         """What peers that were forgotten had said of owners, so that nothing is charged twice."""
 
-    def __len__(self) -> int:
-        """Return the number of peers."""
-        return len(self._peers)
-
     @property
     def origins(self) -> Set[str]:
         """Names of the processes of peers."""
@@ -129,7 +135,11 @@ class Peers:
         if isinstance(message, PeerBye):
             gone = self._peers.get(message.origin)
             return () if gone is None else self._forget(gone, now_s)
-        peer = self._peer(message.origin, now_s)
+        if (peer := self._peers.get(message.origin)) is None:
+            if len(self._peers) >= _MOST_PEERS:
+                raise BadReply(f"there are {_MOST_PEERS} other routers already")
+            served = self._served.pop(message.origin, {})
+            peer = self._peers[message.origin] = Peer(message.origin, served=served)
         peer.heard_s = now_s
         match message:
             case PeerBatch():
@@ -159,7 +169,9 @@ class Peers:
             return ()
         self._keeps = bool(peers)
         running = [[*one.running.values()] for one in peers]
-        return self.requests.keep_free(self.announcer.waiting(now_s), [one.waits for one in peers], running)
+        return self.requests.keep_free(
+            self.announcer.waiting.by_worker(now_s), [one.waits for one in peers], running
+        )
 
     def check_invariants(self) -> None:
         """Check that what counts is what peers run. For tests."""
@@ -169,15 +181,6 @@ class Peers:
         )
         behind = {peer.origin for peer in self._peers.values() if peer.is_behind}
         assert behind == self.announcer.wants.keys()
-
-    def _peer(self, origin: str, now_s: float) -> Peer:
-        peer = self._peers.get(origin)
-        if peer is None:
-            if len(self._peers) >= _MOST_PEERS:
-                raise BadReply(f"there are {_MOST_PEERS} other routers already")
-            served = self._served.pop(origin, {})
-            peer = self._peers[origin] = Peer(origin, heard_s=now_s, served=served)
-        return peer
 
     def _take_batch(self, peer: Peer, batch: PeerBatch, now_s: float) -> Collection[WorkerId]:
         if batch.number >= peer.number:
@@ -193,7 +196,7 @@ class Peers:
                 self.announcer.want(peer.origin, history=peer.number == 0)
             return ()
         peer.number = batch.number
-        self._charge(peer, batch.served)
+        self.requests.charge(peer.newly_served(batch.served))
         return self._apply(peer, batch.records, now_s)
 
     def _take_snapshot(self, peer: Peer, snapshot: PeerSnapshot, now_s: float) -> Collection[WorkerId]:
@@ -206,7 +209,7 @@ class Peers:
         if is_new:
             peer.served.update(snapshot.served)  # what they got before we began does not count here
         else:
-            self._charge(peer, snapshot.served)
+            self.requests.charge(peer.newly_served(snapshot.served))
         running = {one.attempt: one for one in snapshot.running}
         freed = self._end_all(peer, [one for one in peer.running if one not in running], now_s)
         for record in running.values():
@@ -234,7 +237,7 @@ class Peers:
     def _start(self, peer: Peer, record: SentRecord, now_s: float) -> None:
         if len(peer.running) >= MOST_RUNNING:
             return
-        self.announcer.remember(record)
+        self.announcer.history.add(record)
         if (running := self.requests.start(peer.origin, record, now_s)) is not None:
             peer.running[record.attempt] = running
 
@@ -255,13 +258,3 @@ class Peers:
         freed = self._end_all(peer, list(peer.running), now_s)
         self.requests.keep_only(peer.origin, (), now_s)
         return freed
-
-    def _charge(self, peer: Peer, served: dict[str, float]) -> None:
-        """Charge owners for what they have got of a peer since it last said so."""
-        for owner, seconds in served.items():
-            before = peer.served.pop(owner, 0.0)
-            peer.served[owner] = seconds
-            if len(peer.served) > 2 * MOST_OWNERS:
-                del peer.served[next(iter(peer.served))]  # its router has forgotten it before
-            if (more := seconds - before if seconds >= before else 0.0) > 0.0:
-                self.requests.charge(owner, more)

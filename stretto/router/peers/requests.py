@@ -37,7 +37,7 @@ class PeerRequests:
     def start(self, origin: str, record: SentRecord, now_s: float) -> RunningAtWorker | None:
         """Count a request as running; return it, or None if its worker is not known here."""
         worker = self._worker(record.worker)
-        if worker is None or self._open.loads.view(worker.id) is None:
+        if worker is None or self._open.loads.table.get(worker.id) is None:
             return None
         ticket: Ticket = next(self._tickets)
         key = _key_of(record.blocks)
@@ -89,15 +89,16 @@ class PeerRequests:
     def believe(self, prompt: PastPrompt, now_s: float) -> None:
         """Believe that a worker holds a prompt that it has got at some time."""
         worker, key = self._worker(prompt.worker), _key_of(prompt.blocks)
-        if worker is None or key is None or self._open.loads.view(worker.id) is None:
+        if worker is None or key is None or self._open.loads.table.get(worker.id) is None:
             return
         placed = PlacementRequest(len(key.blocks) * key.block_tokens, keys={BYTES.name: key})
         self._open.placement.observe(Dispatched(worker.id, placed, now_s))
         self._open.placement.observe(Ended(worker.id, placed))
 
-    def charge(self, owner: str, seconds: float) -> None:
-        """Charge an owner for work that it has got of another router."""
-        self._open.account.now.served_elsewhere(owner, seconds)
+    def charge(self, served: Iterable[tuple[str, float]]) -> None:
+        """Charge owners for seconds of work that they have got of another router."""
+        for owner, seconds in served:
+            self._open.account.now.served_elsewhere(owner, seconds)
 
     def keep_free(
         self, own: Waiting, waits: Sequence[Waiting], running: Sequence[Sequence[RunningAtWorker]]
@@ -111,7 +112,7 @@ class PeerRequests:
         freed: list[WorkerId] = []
         weight = self._open.account.now.tenants.weight
         for worker in self._open.workers:
-            if (view := self._open.loads.view(worker.id)) is None:
+            if (view := self._open.loads.table.get(worker.id)) is None:
                 continue
             due = parts([own, *waits], worker.server, weight)[1:]
             num_slots = num_tokens = num_theirs = 0
@@ -124,7 +125,8 @@ class PeerRequests:
                 num_tokens = 0  # a request of ours that needs nearly all of it may run alone
             before = view.kept_slots, view.kept_tokens
             if (num_slots, num_tokens) != before:
-                self._open.loads.keep_free(worker.id, num_slots, num_tokens)
+                view.kept_slots, view.kept_tokens = num_slots, num_tokens
+                self._open.loads.table.changed(worker.id)
                 if num_slots < before[0] or num_tokens < before[1]:
                     freed.append(worker.id)
         return freed

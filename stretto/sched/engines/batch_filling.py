@@ -95,7 +95,7 @@ class BatchFilling:
         queue; return their units of work.
         """
         room = budget
-        alone = self._queue.next_alone(lambda entry: self._retries.may_run(entry, instance))
+        alone = next((one for one in self._queue.alone if self._retries.may_run(one, instance)), None)
         if alone is not None:
             parts.append(self._take(alone, max(1, alone.count_within(room))))
             return alone.units_of(*parts[-1][1:])
@@ -107,7 +107,7 @@ class BatchFilling:
             chosen = self._queue.choose(0 if parts else room, fits, now_s)
             if chosen is None and not parts:  # items that exceed a whole batch run alone
                 chosen = self._queue.choose(room, lambda entry: 1, now_s)
-                if chosen is None and self._queue.has_choice():
+                if chosen is None and len(self._queue) > len(self._queue.alone):
                     raise InternalError(f"the order {self._engine.policy!r} takes nothing of what waits")
             if isinstance(chosen, Hold):
                 self.not_before_s = chosen.until_s

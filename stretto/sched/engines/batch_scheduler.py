@@ -239,8 +239,9 @@ class BatchScheduler:
 
     def queries(self) -> list[str]:
         """Return the ids of the queries that have waiting or running work."""
+        waiting = dict.fromkeys(entry.query for entry in self.queue)
         filling = (entry.query for entry, _, _ in self._filling.parts)
-        return [*self.queue.queries(), *self.kept.num_running, *filling]
+        return [*waiting, *self.kept.num_running, *filling]
 
     def queries_in(self, instance: InstanceId) -> Iterable[str]:
         """Return the ids of the queries that have work in the batch that an instance runs

@@ -117,7 +117,7 @@ class EngineInstances:
         if self._unserved_s is None and not self.fleet.is_hopeful:
             return None
         dues = [self.fleet.next_due_s(), *map(self.fleet.probe_s, self.fleet.suspects)]
-        if self._unserved_s is not None and (oldest := queue.oldest()) is not None:
+        if self._unserved_s is not None and (oldest := queue.ages.oldest()) is not None:
             dues.append(self._limit_s(oldest))
         return min((due_s for due_s in dues if due_s is not None and now_s < due_s < math.inf), default=None)
 
@@ -132,13 +132,13 @@ class EngineInstances:
         """
         if self._has_changed:
             self._has_changed = False
-            queue.forget_ages()
+            queue.ages.forget()
             self._note_trouble()
         if self._unserved_s is None:
             return []
         late: list[Completed] = []
-        while (entry := queue.oldest()) is not None and self._limit_s(entry) <= now_s:
-            queue.pass_over_oldest()
+        while (entry := queue.ages.oldest()) is not None and self._limit_s(entry) <= now_s:
+            queue.ages.pass_over_oldest()
             if self._hopeless_s is None and has_deadline(entry.query):
                 continue
             late.append(failed(entry.request, entry.lo, entry.hi, self._unavailable()))

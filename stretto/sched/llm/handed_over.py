@@ -90,7 +90,7 @@ class HandedOver:
                 self._num_changes[entry] += num
                 if self._num_changes[entry] * _MESSAGES_PER_CHANGE < len(tasks):
                     continue
-                rank = next(iter(tasks.values())).queue.rank(entry)
+                rank = next(iter(tasks.values())).queue.classes.rank(entry)
                 if abs(rank[0] - self._ranks[entry][0]) <= _MARGIN:
                     continue
                 self._ranks[entry] = rank

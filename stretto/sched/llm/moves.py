@@ -16,9 +16,10 @@ from collections.abc import Collection
 from itertools import islice
 
 from stretto.cluster.messages import InstanceId
+from stretto.sched.engines.queue import heads
 from stretto.sched.llm.bound_requests import BoundRequests, anew, naming_move
 from stretto.sched.llm.loads import InstanceLoads
-from stretto.sched.llm.placing import Describe
+from stretto.sched.llm.placement_requests import PlacementRequests
 from stretto.sched.orders.order import MAX_ASKED
 
 _HEADS = 8
@@ -36,7 +37,7 @@ class Moves:
         freed: instances that a request has left, or that have begun to serve, since it last asked.
     """
 
-    def __init__(self, loads: InstanceLoads, bound: BoundRequests, describe: Describe) -> None:
+    def __init__(self, loads: InstanceLoads, bound: BoundRequests, describe: PlacementRequests) -> None:
         self.freed: dict[InstanceId, None] = {}
         self._loads = loads
         self._bound = bound
@@ -86,7 +87,7 @@ class Moves:
     def _ask_heads(self, source: InstanceId, now_s: float) -> None:
         """Ask the policy again about the heads of a queue, and move those that it places elsewhere."""
         ahead_s = 0.0
-        for entry in self._bound.queue(source).heads(min(_HEADS, self._num_asks), now_s):
+        for entry in heads(self._bound.queue(source), min(_HEADS, self._num_asks), now_s):
             self._num_asks -= 1
             request = self._describe(entry, now_s, source, ahead_s)
             choice = naming_move(self._loads.choice.choose(request, now_s, entry), source)

@@ -17,7 +17,8 @@ from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.bound_requests import BoundRequests, anew, naming_move
 from stretto.sched.llm.loads import InstanceLoads
 from stretto.sched.llm.moves import Moves
-from stretto.sched.llm.placing import Describe, Placed
+from stretto.sched.llm.placement_requests import PlacementRequests
+from stretto.sched.llm.placing import Placed
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.orders.order import Hold
 from stretto.sched.queries.demand import Demand
@@ -40,7 +41,7 @@ class PlaceEarly:
         queue: EngineQueue,
         loads: InstanceLoads,
         shown: ShownParts,
-        describe: Describe,
+        describe: PlacementRequests,
         *,
         new_queue: Callable[[], EngineQueue],
         moves: bool,
@@ -150,7 +151,8 @@ class PlaceEarly:
         """
         self._bound.check_invariants()
         if self.not_before_s is None:
-            assert self._loads.eligible.idle_host_of_all(self._queue.in_order) is None
+            in_order = [entry for entry in self._queue if entry not in self._queue.aside]
+            assert self._loads.eligible.idle_host_of_all(in_order) is None
             for view in self._loads.table:
                 assert view.num_running or not view.num_waiting
 

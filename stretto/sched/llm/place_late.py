@@ -9,7 +9,8 @@ from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.model.errors import InternalError
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.loads import InstanceLoads
-from stretto.sched.llm.placing import Describe, Placed, Placing
+from stretto.sched.llm.placement_requests import PlacementRequests
+from stretto.sched.llm.placing import Placed, Placing
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.orders.order import Hold
 from stretto.sched.queries.request import QueueEntry
@@ -28,7 +29,7 @@ class PlaceLate(Placing):
     """
 
     def __init__(
-        self, queue: EngineQueue, loads: InstanceLoads, shown: ShownParts, describe: Describe
+        self, queue: EngineQueue, loads: InstanceLoads, shown: ShownParts, describe: PlacementRequests
     ) -> None:
         self.not_before_s: float | None = None
         self._queue = queue
@@ -81,7 +82,8 @@ class PlaceLate(Placing):
         there while an instance is idle that could run whatever waits. For tests.
         """
         if self.not_before_s is None:
-            assert self._loads.eligible.idle_host_of_all(self._queue.in_order) is None
+            in_order = [entry for entry in self._queue if entry not in self._queue.aside]
+            assert self._loads.eligible.idle_host_of_all(in_order) is None
         assert not any(view.num_waiting for view in self._loads.table)
 
     def _next(self, to_fill: int, now_s: float) -> Placed | None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Protocol
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Choice, PlacementRequest, Purpose
+from stretto.cluster.placement import Choice, PlacementRequest
 from stretto.model.record import record
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.queries.demand import Demand
@@ -26,18 +26,6 @@ class Placed:
     entry: QueueEntry
     request: PlacementRequest
     choice: Choice
-
-
-class Describe(Protocol):
-    """The interface of a function that describes the next item of a queue entry to
-    the placement policy, which chooses an instance for it.
-    """
-
-    def __call__(
-        self, entry: QueueEntry, now_s: float, bound_to: InstanceId | None = None, ahead_s: float = 0.0
-    ) -> PlacementRequest: ...
-
-    def purpose(self, entry: QueueEntry) -> Purpose: ...
 
 
 class Placing(Protocol):

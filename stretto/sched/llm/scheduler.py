@@ -29,9 +29,10 @@ from stretto.sched.llm.expected_outputs import ExpectedOutputs, num_output_token
 from stretto.sched.llm.handed_over import HandedOver
 from stretto.sched.llm.loads import InstanceLoads, mark
 from stretto.sched.llm.lost_requests import LostRequests, left_by
-from stretto.sched.llm.new_placing import new_placing
+from stretto.sched.llm.place_early import PlaceEarly
+from stretto.sched.llm.place_late import PlaceLate
 from stretto.sched.llm.placement_requests import PlacementRequests
-from stretto.sched.llm.placing import Placed
+from stretto.sched.llm.placing import Placed, Placing
 from stretto.sched.llm.prefills_ahead import PrefillsAhead
 from stretto.sched.llm.reuse_forecasts import ReuseForecasts
 from stretto.sched.llm.room_gate import RoomGate
@@ -77,17 +78,23 @@ class LLMScheduler:
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
         self._loads = InstanceLoads(engine, placement, self._outputs, keys)
+        self.account.num_held = self._loads.num_held
         self._gate = RoomGate(engine, keys)
         self._ahead = PrefillsAhead(profile)
         self._apart = RunApart(engine.max_attempts)
         self._shown = ShownParts(self.queue, engine, self.instances.fleet, self._loads, self._apart)
-        self._placing = new_placing(
-            placement.binds,
-            self.queue,
-            self._loads,
-            self._shown,
-            PlacementRequests(self._outputs, self._ahead, keys, engine.age_limit_s),
-            lambda: EngineQueue(engine, profile, orders, self.account),
+        describe = PlacementRequests(self._outputs, self._ahead, keys, engine.age_limit_s)
+        self._placing: Placing = (
+            PlaceLate(self.queue, self._loads, self._shown, describe)
+            if placement.binds == "late"
+            else PlaceEarly(
+                self.queue,
+                self._loads,
+                self._shown,
+                describe,
+                new_queue=lambda: EngineQueue(engine, profile, orders, self.account),
+                moves=placement.binds == "early",
+            )
         )
         self._handed_over = HandedOver(engine.name)
         self._waiting = WaitingRequests(self._gate, self.queue, self._placing, self._handed_over.changes)
@@ -443,7 +450,7 @@ class LLMScheduler:
     def _admit(self, placed: Placed, now_s: float) -> Admit:
         queue, entry, choice = placed.queue, placed.entry, placed.choice
         request, instance = entry.request, choice.instance
-        rank = queue.rank(entry)
+        rank = queue.classes.rank(entry)
         item, decode = entry.lo, request.decode
         prompt = request.prompts[item - request.lo]
         output_key = self._loads.eligible.output_keys[instance]

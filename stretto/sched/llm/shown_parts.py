@@ -88,7 +88,7 @@ class ShownParts:
         """Put entries that were set aside, because no instance that serves could take them,
         back into the queue's order if one can now.
         """
-        aside = self._queue.aside
+        aside = tuple(self._queue.aside)
         if not aside and not self._waits:
             return
         waits, self._waits = self._waits, {}
@@ -118,8 +118,8 @@ class ShownParts:
         aside = self._queue.aside
         for entry in [entry for entry in aside if entry in self._waits and self._limit_s(entry) <= now_s]:
             error = self._unavailable(entry, self._waits.pop(entry).hope)
-            self._queue.drop_aside(entry)
             late.append(failed(entry.request, entry.lo, entry.hi, error))
+            self._queue.remove(entry)
         return late
 
     def check_invariants(self) -> None:

@@ -76,8 +76,8 @@ class WaitingRequests:
 
     def queries(self) -> list[str]:
         """Return the queries that have something waiting."""
-        others = (entry.query for entry in chain(self._placing.bound(), self._gate.entries()))
-        return [*self._queue.queries(), *dict.fromkeys(others)]
+        waiting = chain(self._queue, self._placing.bound(), self._gate.entries())
+        return list(dict.fromkeys(entry.query for entry in waiting))
 
     def end_query(self, query: str) -> None:
         """Drop all that waits of a query that has ended."""

@@ -14,7 +14,7 @@ from stretto.engines.openai_server.api import UNDERSTOOD, options_of
 from stretto.llm.output.output import DecodeOutput
 from stretto.model.errors import BadReply, EngineFailure, EngineUnavailable, Overloaded, StrettoError
 from stretto.model.foreign import bug_of
-from stretto.model.tasks import Decode
+from stretto.model.tasks import Decode, Objective
 from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import answer_text
 from stretto.planner.running.planned_calls import CallAnswer, LineFailed, PlannedCall, WholeAnswer
@@ -124,8 +124,6 @@ class CallsAtService:
         if sent is None:
             decode = without_wishes(Decode(**asked.decode))
             sent, output = _chat_of(self._book.model_of(call), asked.prompt, decode), DecodeOutput(decode)
-        path, body = sent.path, json.dumps(sent.body).encode()
-
         num_sent = 0
 
         def on_sent(is_sent: bool) -> None:
@@ -133,20 +131,43 @@ class CallsAtService:
             num_sent += is_sent
             self._servers.num_asked_again += is_sent and num_sent == 2
 
-        async def make() -> None:
-            try:
-                answer = await answer_of(self._app, self._tenant, path, body, "throughput", on_sent)
-                result = _result(answer, output)
-            except Exception as error:
-                result = bug_of(error)
-            ended(result)
+        return begin_asking(self._app, self._tenant, sent, ended, "throughput", output, on_sent)
 
-        task = asyncio.create_task(make())
 
-        def cancel() -> None:
-            task.cancel()
+def begin_asking(
+    app: ServiceApp,
+    tenant: Tenant,
+    line: SentLine,
+    ended: Callable[[CallAnswer | StrettoError], None],
+    objective: Objective,
+    output: DecodeOutput | None = None,
+    on_sent: Callable[[bool], None] = lambda is_sent: None,
+) -> Callable[[], None]:
+    """Begin to ask a service for the answer to a line, and return what cancels that.
 
-        return cancel
+    Args:
+        output: reads the text of the answer; None for a line that is handed on, whose result is the answer as
+            it is.
+        on_sent: called when the request waits no more for a worker, or does again, as by `answer_of`.
+    """
+    body = json.dumps(line.body).encode()
+
+    async def make() -> None:
+        try:
+            result = _result(await answer_of(app, tenant, line.path, body, objective, on_sent), output)
+        except asyncio.CancelledError:
+            ended(EngineUnavailable("the call was cancelled"))
+            raise
+        except Exception as error:
+            result = bug_of(error)
+        ended(result)
+
+    task = asyncio.create_task(make())
+
+    def cancel() -> None:
+        task.cancel()
+
+    return cancel
 
 
 async def served_models(app: ServiceApp, tenant: Tenant) -> list[str]:
@@ -168,12 +189,7 @@ def _chat_of(model: str, prompt: Sequence[PromptMessage], decode: Decode) -> Sen
 
 
 def _result(answer: LineAnswer | LineRefused, output: DecodeOutput | None) -> CallAnswer | StrettoError:
-    """Return what came of a call.
-
-    Args:
-        output: reads the text of the answer; None for a line that was handed on, whose result is the answer
-            as it is.
-    """
+    """Return what came of a call. `output` is that of `begin_asking`."""
     if isinstance(answer, LineRefused):
         return EngineUnavailable(answer.message)
     whole = WholeAnswer(answer.status, answer.request_id, answer.body.decode())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stretto.http.refusals import Refused
+from stretto.http.refusals import UNSUPPORTED, Refused
 from stretto.model.errors import BadReply, CapacityError, Overloaded, StrettoError, UserError
 from stretto.wire.errors import RequestRefused
 from stretto.wire.response_requests import NAMES_IN_RESPONSES
@@ -20,7 +20,7 @@ _CODES = {404: "model_not_found"}
 def unsupported(param: str, message: str = "") -> Refused:
     """Return the refusal of a field, or of a value of it, that this service cannot honour."""
     found = message or f"{param} is not supported here; leave it out"
-    return Refused(400, "unsupported_parameter", found, param=param)
+    return Refused(400, UNSUPPORTED, found, param=param)
 
 
 def invalid(param: str, message: str) -> Refused:
