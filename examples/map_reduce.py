@@ -1,6 +1,8 @@
 """A graph that grows while it runs: summarise as many parts as there turn out to be, then the summaries.
 
 python examples/map_reduce.py examples/documents/treasure-island-opening.txt
+
+The default model is too small for good summaries: what it writes here shows the form of the app alone.
 """
 
 import asyncio

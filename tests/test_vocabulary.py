@@ -259,7 +259,7 @@ async def test_a_runtime_refuses_what_it_has_no_words_for() -> None:
 def test_an_own_op_is_drawn_recorded_and_read_back(tmp_path: Path) -> None:
     own = DEFAULT.with_op(WEIGH).with_policy("own", own_policy("replay"))
     egraph = compiled()
-    assert "weigh" in draw_graph(egraph, title="")
+    assert "weigh" in draw_graph(egraph)
     assert "weigh" in trace_page(Recorder(), [egraph])
     path = tmp_path / "run.jsonl"
     record = RunRecorder(path, [engine()])

@@ -14,10 +14,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
@@ -114,6 +115,7 @@ def serving(
     is_compiled: bool = False,
     kv_events: KVEventsConfig | None = None,
     options: Sequence[str] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
     patience_s: float = 600,
     grace_s: float = _GRACE_S,
 ) -> Iterator[str]:
@@ -126,6 +128,7 @@ def serving(
         is_compiled: whether the model is compiled first, which takes one more minute.
         kv_events: where it publishes what its prefix cache holds; None publishes nothing.
         options: further options of the command line.
+        variables: further variables of its environment.
         patience_s: seconds allowed for the start.
         grace_s: seconds from SIGTERM to SIGKILL at the end.
 
@@ -145,7 +148,7 @@ def serving(
         *(() if kv_events is None else ("--kv-events-config", _events_option(kv_events))),
         *options,
     ]
-    environment = {**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads)}
+    environment = {**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": str(num_threads), **variables}
     process = KeptProcess(command, environment, grace_s=grace_s)
     try:
         url = f"http://127.0.0.1:{port}"

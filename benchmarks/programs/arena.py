@@ -142,7 +142,7 @@ class ProgramArena:
         programs, lone = self.programs(mix, seed), self.lone(mix, seed)
         duration_s = self.duration_s(mix, load, seed)
         order = chosen.order(lone.work_s, programs, servers.output_s)
-        larger = replace(servers, kv_factor=chosen.kv_factor)
+        larger = replace(servers, kv_factor=chosen.kv_factor, reports=chosen.reports)
         simulation = Simulation(
             larger, programs, chosen.policy, order, observers=observers, placement=chosen.placement
         )

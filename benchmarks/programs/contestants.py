@@ -22,6 +22,8 @@ BEFORE = "least_work"
 OURS = "ours"
 PLACED = "ours, placed by prefixes"
 """Ours where requests are placed by the prefixes that instances are believed to hold, reported or not."""
+TOLD = "ours, told of caches"
+"""Ours where the servers report what their caches hold."""
 ENDLESS_FACTOR = 8
 """KV memory that counts as endless, in times of what a server has."""
 
@@ -34,12 +36,14 @@ class ProgramContestant:
         policy: policy of all engines; None for an order of the judge's own.
         kv_factor: KV memory of the servers, in times of what they have.
         placement: placement of the LLM; None for the default one.
+        reports: whether the servers report what their caches hold.
     """
 
     name: str
     policy: str | None
     kv_factor: int = 1
     placement: str | None = None
+    reports: bool = False
 
     def order(
         self, work_s: Mapping[CallKey, float], programs: Sequence[MixedProgram], output_s: float
@@ -69,6 +73,7 @@ def contestant(name: str) -> ProgramContestant:
         EXPECTED: ProgramContestant(EXPECTED, None),
         ENDLESS: ProgramContestant(ENDLESS, default, ENDLESS_FACTOR),
         OURS: ProgramContestant(OURS, default),
+        TOLD: ProgramContestant(TOLD, default, reports=True),
         PLACED: ProgramContestant(PLACED, default, placement="stretto"),
     }
     return known.get(name) or ProgramContestant(name, name)

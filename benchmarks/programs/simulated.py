@@ -36,12 +36,14 @@ class JudgedServers:
         sequences: sequences that an instance runs at once.
         kv_factor: KV memory, in times of what an instance has.
         slowness: seconds of a step for each second of a server's.
+        reports: whether the servers report what their caches hold.
     """
 
     instances: int = 1
     sequences: int = 16
     kv_factor: int = 1
     slowness: float = 1.0
+    reports: bool = False
 
     @property
     def planned(self) -> Planned:
@@ -82,7 +84,9 @@ class JudgedServers:
         return replace(
             simulated,
             cost=self.cost,
-            scheduler=replace(scheduler, num_blocks=scheduler.num_blocks * self.kv_factor),
+            scheduler=replace(
+                scheduler, num_blocks=scheduler.num_blocks * self.kv_factor, with_events=self.reports
+            ),
             output_source=filler_output(lengths),
         )
 

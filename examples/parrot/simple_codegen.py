@@ -1,6 +1,6 @@
 """One call that writes code; the prompt's line breaks, marks and indentation reach the LLM as they are.
 
-python examples/parrot/simple_codegen.py "the sum of two numbers"
+python examples/parrot/simple_codegen.py "the sum of the list xs"
 """
 
 import sys
@@ -11,23 +11,15 @@ from stretto.engines import llm_engine
 
 
 @P.SemanticFunction
-def write_code(task: P.SemanticVariable, code: P.Output = P.Output(max_tokens=160, stop=["!!!"])) -> None:
+def write_code(task: P.SemanticVariable, code: P.Output = P.Output(max_tokens=40, stop=["\n"])) -> None:
     """
-    !!! Role
-    You are an experienced engineer who writes Python code.
-
-    !!! Rules
-    - Write one function, with a docstring and type hints.
-    - Indent by four spaces:
-          def example() -> None:
-              pass
+    {{system:}}!!! Rules
+    - Write one expression of Python:
+          len(xs)
     - Write nothing but code.
-
-    !!! Task
-    Write a function for {{input:task}}.
-
-    !!! Code
-    {{output:code}}"""
+    {{user:}}Write an expression for the product of a and b.{{assistant:}}a * b
+    {{user:}}Write an expression for the length of the list xs.{{assistant:}}len(xs)
+    {{user:}}Write an expression for {{input:task}}.{{assistant:}}{{output:code}}"""
 
 
 def main(task: str) -> str:

@@ -103,7 +103,7 @@ class Explained:
 
     def drawing(self, graph: Graph) -> str:
         """Return a drawing of one of the graphs, as SVG text."""
-        return draw_graph(compile_graph(graph, self.profiles, self.ops), title="")
+        return draw_graph(compile_graph(graph, self.profiles, self.ops))
 
     def short_text(self) -> str:
         """Return which step runs after which, and what each pass has changed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from stretto.planner.gantt import gantt, letters
 from stretto.planner.plan import Plan
 from stretto.planner.problem import Problem
 from stretto.planner.token_counts import CountedBy
+
+_NUM_TEXTS = 4
+"""Columns of texts; those of numbers follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,34 +81,36 @@ class FoundPlan:
 
 def print_plan(found: FoundPlan) -> None:
     """Print a plan as a table and a chart, with its prediction."""
-    problem, done, predicted_s = found.problem, found.done, found.predicted_s
+    problem = found.problem
     console = Console(markup=False, emoji=False)
-    console.print(_table(problem, done))
-    for line in gantt(done, problem.models, problem.machine):
+    table = Table(box=None, pad_edge=False)
+    headings, *rows = plan_rows(found)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", justify="left" if place < _NUM_TEXTS else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    for line in (*gantt(found.done, problem.models, problem.machine), *plan_notes(found)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def plan_notes(found: FoundPlan) -> Iterator[str]:
+    """Yield the prediction of a plan, and what it rests on."""
+    problem, predicted_s = found.problem, found.predicted_s
     low_s, high_s = likely_interval(predicted_s)
-    console.print(
+    yield (
         f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s ({low_s:.1f} to {high_s:.1f} s with 90 %, "
         f"from {len(predicted_s)} draws); lower bound: {found.bound_s:.1f} s; "
-        f"by {found.plan.planner} in {found.search_s:.1f} s",
-        highlight=False,
-        soft_wrap=True,
+        f"by {found.plan.planner} in {found.search_s:.1f} s"
     )
-    if any(is_estimated(problem, span) for span in done.spans):
-        console.print(
-            "* not measured: step times, time to start or lengths of answers are those of others",
-            highlight=False,
-            soft_wrap=True,
-        )
-
+    if any(is_estimated(problem, span) for span in found.done.spans):
+        yield "* not measured: step times, time to start or lengths of answers are those of others"
     for name, belief in problem.deciding.items():
-        console.print(f"answers of {name}: {belief.words}", highlight=False, soft_wrap=True)
+        yield f"answers of {name}: {belief.words}"
     if found.counted_by == "estimated":
-        console.print(
+        yield (
             "tokens of prompts are estimated, four characters each: no model of the application is a folder "
-            "or a GGUF file with a tokenizer",
-            highlight=False,
-            soft_wrap=True,
+            "or a GGUF file with a tokenizer"
         )
 
 
@@ -116,14 +121,11 @@ def is_estimated(problem: Problem, span: ReplicaSpan) -> bool:
     return not problem.workload.estimated.isdisjoint(nodes) or problem.costs[one.model][one.tp].is_estimated
 
 
-def _table(problem: Problem, done: Execution) -> Table:
-    """Return the replicas by start, as a table."""
+def plan_rows(found: FoundPlan) -> Iterator[Sequence[str]]:
+    """Yield the headings, then a row for each replica, by start."""
+    problem, done = found.problem, found.done
+    yield "", "model", "nodes", f"{problem.machine.device}s", "share", "start, s", "loaded, s", "end, s"
     names = letters(problem.models)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "model", "nodes", f"{problem.machine.device}s"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("share", "start, s", "loaded, s", "end, s"):
-        table.add_column(heading, justify="right")
     named = in_short if isinstance(problem.app, DrawnApplication) else ", ".join
     totals: dict[str, float] = {}
     for span in done.spans:
@@ -131,7 +133,7 @@ def _table(problem: Problem, done: Execution) -> Table:
     for span in sorted(done.spans, key=lambda span: (span.start_s, span.replica.devices)):
         model = span.replica.model
         share = span.busy_s * span.replica.tp / max(1e-9, totals[model])
-        table.add_row(
+        yield (
             names[model],
             problem.sizes[model].name + "*" * is_estimated(problem, span),
             named(problem.nodes_of(model)),
@@ -139,7 +141,6 @@ def _table(problem: Problem, done: Execution) -> Table:
             f"{share:.0%}",
             *(f"{seconds:.1f}" for seconds in (span.start_s, span.ready_s, span.end_s)),
         )
-    return table
 
 
 def model_graph(problem: Problem) -> Iterator[str]:

@@ -72,7 +72,10 @@ class PlanOptions:
         bool, typer.Option("--graph", help="Print the graph of models only, and plan nothing.")
     ] = False
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write the chart as a page to this file.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--html", help="Write prediction, chart and table as a page to this file.", metavar="FILE"
+        ),
     ] = None
     as_json: options.AsJson = False
 
@@ -95,12 +98,13 @@ def plan(given: PlanOptions) -> None:
         return
     if warning := problem.estimates:
         print(f"warning: {warning}", file=sys.stderr)
-    from stretto.cli.found_plan import print_plan
+    from stretto.cli.found_plan import plan_notes, plan_rows, print_plan
     from stretto.planner.gantt_page import gantt_page
 
     planned = _planned(problem, by, given.seconds, counted_by)
     if given.html is not None:
-        page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine)
+        rows, notes = list(plan_rows(planned)), list(plan_notes(planned))
+        page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine, rows, notes)
         parsing.write("--html", given.html, page)
     if given.as_json:
         print(json.dumps(planned.as_json(), indent=2))

@@ -86,6 +86,17 @@ class HeldBlocks:
             return 0
         return next((i for i, block in enumerate(blocks) if block not in copies), len(blocks))
 
+    def longest(self, blocks: Sequence[BlockHash]) -> int:
+        """Return the length of the longest prefix of `blocks` (the block hashes of a prompt) that any one
+        instance holds, in blocks, wherever it holds them.
+        """
+        return next((i for i in range(len(blocks), 0, -1) if blocks[i - 1] in self._holders), 0)
+
+    @property
+    def num_instances(self) -> int:
+        """Number of instances that have reported something since they were last forgotten."""
+        return len(self._copies)
+
     def holders(self, blocks: Sequence[BlockHash], limit: int) -> list[InstanceId]:
         """Return at most `limit` instances that hold a prefix of `blocks` (the block hashes of a prompt),
         those with the longest prefixes first.

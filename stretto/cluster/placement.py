@@ -28,6 +28,7 @@ from dataclasses import field
 from typing import Literal, Protocol, TypeAlias
 
 from stretto.cluster.block_hashes import BlockHash
+from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
@@ -295,10 +296,12 @@ class Placement(Protocol):
             instance no longer serves. A policy that derives from this class binds late.
         uses_keys: which keys of prompts it reads. A policy that derives from this class reads
             none.
+        reported: what instances report that their caches hold; None if it does not follow that.
     """
 
     binds: Binds = "late"
     uses_keys: KeyUse = "never"
+    reported: HeldBlocks | None = None
 
     def load(self, instance: InstanceView) -> Load:
         """Return how loaded an instance is, as a tuple of numbers (smaller is less loaded).

@@ -57,6 +57,7 @@ class ScoredPlacement(Placement):
 
     def __init__(self, index: PrefixIndex | None = None) -> None:
         self.index = PrefixIndex() if index is None else index
+        self.reported = self.index.reported
         self._turns = count(1)
         self._last_turn: dict[InstanceId, int] = {}
         self._unbound: PlacementRequest | None = None

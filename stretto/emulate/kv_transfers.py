@@ -4,7 +4,7 @@ A request with `do_remote_decode` is answered with the place of its prompt's KV.
 and `do_remote_prefill`, waits as long as the KV takes over a link, and finds it in its cache. Whether the
 first server still has it is not checked.
 
-Source: vLLM 0.32, `kv_transfer_params` of its NIXL connector.
+Source: `kv_transfer_params` in an answer of vLLM 0.32 with its NIXL connector.
 """
 
 from __future__ import annotations
@@ -30,14 +30,23 @@ def is_prefilled(params: Any) -> bool:
 
 
 def transfer_of(prepared: PreparedRequest, engine_id: str, number: int) -> Mapping[str, object]:
-    """Return where the KV of a request's prompt is, for the server that writes the answer."""
-    num_blocks = -(-prepared.num_prompt_tokens // _BLOCK_TOKENS)
+    """Return where the KV of a request's prompt is, for the server that writes the answer. Blocks stand in a
+    list for each group of layers.
+    """
+    num_tokens = prepared.num_prompt_tokens
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
-        "remote_block_ids": list(range(num_blocks)),
+        "remote_block_ids": [list(range(-(-num_tokens // _BLOCK_TOKENS)))],
         "remote_engine_id": engine_id,
         "remote_request_id": str(number),
-        "remote_host": "127.0.0.1",
+        "remote_host": "localhost",
         "remote_port": 0,
+        "tp_size": 1,
+        "dcp_size": 1,
+        "pp_size": 1,
+        "remote_num_tokens": num_tokens,
+        "remote_blocks_expiry_time": None,
+        "transfer_mode": "pull",
+        "remote_prefill_cached_tokens": 0,
     }

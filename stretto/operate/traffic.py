@@ -15,9 +15,11 @@ from typing import Any
 from stretto.cluster.placement import PromptKey
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
 from stretto.model.record import record
-from stretto.sched.observer import ARRIVED, ENDED, KEYED, Observer
+from stretto.sched.observer import Observer
 from stretto.sched.request_trace import RequestTrace, TenantProgram
 
+_ARRIVED, _KEYED, _ENDED = range(3)
+"""What happens to a request: it has arrived, the key of its prompt is known, it has ended."""
 _MAX_REQUESTS = 2000
 _MAX_EVENTS = 3 * _MAX_REQUESTS
 """Events that are kept: a request comes, has a key, and ends."""
@@ -96,16 +98,16 @@ class RecentTraffic(Observer):
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Note that a request has come."""
-        self._events.append((ARRIVED, trace, now_s))
+        self._events.append((_ARRIVED, trace, now_s))
 
     def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
         """Note the key of the prompt of a request that has come, as far as it is compared."""
         hashes = pack_hashes(key.blocks)[: _MAX_BLOCKS * HASH_BYTES]
-        self._events.append((KEYED, trace, (hashes, len(key.blocks))))
+        self._events.append((_KEYED, trace, (hashes, len(key.blocks))))
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Note that a request has ended."""
-        self._events.append((ENDED, trace, now_s))
+        self._events.append((_ENDED, trace, now_s))
 
     def requests(self) -> list[SeenRequest]:
         """Return the requests that were answered, by their ends. One that was open for longer than the events
@@ -127,9 +129,9 @@ class _Reader:
     def read(self, events: Iterable[tuple[int, RequestTrace, Any]]) -> list[SeenRequest]:
         """Return the requests that were answered."""
         for which, trace, what in events:
-            if which == ARRIVED:
+            if which == _ARRIVED:
                 self._arrived(trace)
-            elif which == KEYED:
+            elif which == _KEYED:
                 self._keyed(trace, *what)
             else:
                 self._ended(trace, what)

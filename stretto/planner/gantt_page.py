@@ -10,29 +10,32 @@ from stretto.planner.machine import PlanMachine
 
 _WIDTH, _ROW, _LEFT = 1000, 28, 60
 _STYLE = (
-    "body{font:13px system-ui,sans-serif;margin:24px;color:#1f2328;background:#fff}"
-    "text{font-size:11px;fill:#1f2328}.loading{fill-opacity:.3}.waiting{fill:#fff;fill-opacity:.75}.scroll{overflow-x:auto}"
-    ".key{display:inline-block;padding:2px 8px;margin:0 8px 4px 0}"
+    "body{font:13px system-ui,sans-serif;margin:24px;max-width:1100px;color:#1f2328;background:#fff}"
+    "text{font-size:11px;fill:#1f2328}.loading{fill-opacity:.3}.waiting{fill:#fff;fill-opacity:.75}"
+    ".scroll{overflow-x:auto}.key{display:inline-block;padding:2px 8px;margin:0 8px 4px 0}"
+    ".chart{display:flex}.chart svg:first-child{flex:none}td,th{padding:2px 14px 2px 0;text-align:left}"
+)
+_LEGEND = (
+    "A bar is pale while its model loads, in full colour while it computes, and nearly white while it waits "
+    "for input."
 )
 
 
-def gantt_page(title: str, done: Execution, models: Sequence[str], machine: PlanMachine) -> str:
-    """Return the page; a bar is pale while its replica loads, nearly white while it waits for input, and has
-    a tooltip.
+def gantt_page(
+    title: str,
+    done: Execution,
+    models: Sequence[str],
+    machine: PlanMachine,
+    rows: Sequence[Sequence[str]] = (),
+    notes: Sequence[str] = (),
+) -> str:
+    """Return the page; its chart is as wide as the window, and bars have tooltips.
+
+    Args:
+        rows: rows of a table below the chart, the headings first.
+        notes: paragraphs below it.
     """
-    scale = _WIDTH / max(1e-9, done.makespan_s)
     colours = {model: f"hsl({at * 360 // len(models)} 55% 62%)" for at, model in enumerate(models)}
-    height = _ROW * machine.num_devices + 20
-    rows = [
-        f'<text x="0" y="{_ROW * at + 18}">{machine.device} {at}</text>' for at in range(machine.num_devices)
-    ]
-    for span in done.spans:
-        for device in span.replica.devices:
-            rows += _bar(span, device, scale, colours[span.replica.model])
-    rows.append(f'<text x="{_LEFT}" y="{height - 4}">0</text>')
-    rows.append(
-        f'<text x="{_LEFT + _WIDTH}" y="{height - 4}" text-anchor="end">{done.makespan_s:.0f} s</text>'
-    )
     keys = "".join(
         f'<span class="key" style="background:{colour}">{escape(model)}</span>'
         for model, colour in colours.items()
@@ -41,9 +44,43 @@ def gantt_page(title: str, done: Execution, models: Sequence[str], machine: Plan
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title>"
-        f"<style>{_STYLE}</style><h1>{escape(title)}</h1><p>{keys}</p>"
-        f'<div class="scroll"><svg width="{_LEFT + _WIDTH}" height="{height}" role="img">'
-        f"{''.join(rows)}</svg></div></html>\n"
+        f"<style>{_STYLE}</style><h1>{escape(title)}</h1>{''.join(map(_paragraph, notes[:1]))}"
+        f"<p>{keys}</p>{_chart(done, colours, machine)}{_paragraph(_LEGEND)}"
+        f"{_table(rows)}{''.join(map(_paragraph, notes[1:]))}</html>\n"
+    )
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    cells = (
+        "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in row)
+        for row, kind in zip(rows, ["th"] + ["td"] * len(rows), strict=False)
+    )
+    lines = "".join(f"<tr>{line}</tr>" for line in cells)
+    return f'<div class="scroll"><table>{lines}</table></div>' if rows else ""
+
+
+def _chart(done: Execution, colours: dict[str, str], machine: PlanMachine) -> str:
+    """Return the chart: names of devices, and bars that stretch with the window."""
+    devices = range(machine.num_devices)
+    height = _ROW * machine.num_devices
+    names = "".join(f'<text x="0" y="{_ROW * at + 18}">{machine.device} {at}</text>' for at in devices)
+    scale = _WIDTH / max(1e-9, done.makespan_s)
+    bars = "".join(
+        bar
+        for span in done.spans
+        for device in span.replica.devices
+        for bar in _bar(span, device, scale, colours[span.replica.model])
+    )
+    return (
+        f'<div class="scroll chart"><svg width="{_LEFT}" height="{height + 20}">{names}</svg>'
+        f'<svg width="100%" height="{height + 20}" role="img"><text x="0" y="{height + 16}">0</text>'
+        f'<text x="100%" y="{height + 16}" text-anchor="end">{done.makespan_s:.0f} s</text>'
+        f'<svg height="{height}" viewBox="0 0 {_WIDTH} {height}" preserveAspectRatio="none">{bars}</svg>'
+        "</svg></div>"
     )
 
 
@@ -56,7 +93,7 @@ def _bar(span: ReplicaSpan, device: int, scale: float, colour: str) -> Iterator[
     parts = ((span.start_s, span.ready_s, ' class="loading"'), (span.ready_s, span.end_s, ""), *waits)
     for begin_s, end_s, kind in parts:
         yield (
-            f'<rect{kind} x="{_LEFT + begin_s * scale:.1f}" y="{_ROW * device + 2}" '
+            f'<rect{kind} x="{begin_s * scale:.1f}" y="{_ROW * device + 2}" '
             f'width="{(end_s - begin_s) * scale:.1f}" height="{_ROW - 4}" fill="{colour}">'
             f"<title>{tip}</title></rect>"
         )

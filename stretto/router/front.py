@@ -8,18 +8,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
+from typing import TypeAlias
 
 from stretto.cluster.placements.table import placement_of
 from stretto.costs.learned_work import LearnedWork
 from stretto.http.body_readers import BodyReaders
 from stretto.http.byte_budget import ByteBudget
+from stretto.model.backlog import Backlog
 from stretto.operate.watch import Watch
 from stretto.router.aliases import Aliases
 from stretto.router.config import RouterConfig
 from stretto.router.exchange import RoutedExchange
 from stretto.router.fallback_placement import FallbackPlacement
 from stretto.router.hedge_attempt import HedgeAttempt
-from stretto.router.late_work import LateWork
 from stretto.router.messages import (
     Check,
     Cut,
@@ -43,6 +44,7 @@ from stretto.sched.observer import Observers
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 
 _log = logging.getLogger(__name__)
+_Work: TypeAlias = Callable[[], None]
 
 
 class Front:
@@ -58,7 +60,7 @@ class Front:
         placement: the policy that chooses workers.
         unsettled_state: the state machine, to which the ends of the last answers may not have been brought.
         later: has something done in the next turn of the event loop, or before `router_state` is asked for
-            (`LateWork.add`).
+            (`Backlog.add`). An error in it is logged.
         watch_later: has something done in the next turn of the event loop that changes no decision.
         links: the way to each worker.
         exchanges: the open requests that have come to the state machine.
@@ -91,12 +93,13 @@ class Front:
         self.tokens: TokenReader | None = None
         self.readers = BodyReaders()
         self._prompts = PromptWatch(self.watch, self.readers)
-        self._late, self._watching = LateWork(), LateWork()
-        self.later, self.watch_later = self._late.add, self._watching.add
+        self._loop = asyncio.get_running_loop()
+        self._late, self._watching = Backlog(soon=self._loop.call_soon), Backlog(soon=self._loop.call_soon)
+        self.later: Callable[[_Work], None] = lambda work: self._late.add(partial(_do, work))
+        self.watch_later: Callable[[_Work], None] = lambda work: self._watching.add(partial(_do, work))
         self.watch.deferred.sources.append(self.catch_up)
         self.exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
-        self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
         self._expiry_s = math.inf
 
@@ -225,3 +228,11 @@ def _show_end(exchange: RoutedExchange, observers: Observers) -> None:
     assert trace.ended_s is not None, "it has ended"
     observers.on_request_ended(trace, trace.ended_s)
     exchange.let_go()
+
+
+def _do(work: _Work) -> None:
+    """Do what was to be done later. An error in it ends nothing else."""
+    try:
+        work()
+    except Exception:
+        _log.exception("the end of a request could not be noted")

@@ -13,6 +13,7 @@ from itertools import count
 from stretto.cluster.placement import Bound, Choice, Placement, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
+from stretto.model.backlog import ToldLater
 from stretto.model.deployment import Engine
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
@@ -20,7 +21,6 @@ from stretto.router import believable
 from stretto.router.announcing.announcer import Announcer
 from stretto.router.announcing.records import ended_record, left_record, sent_record
 from stretto.router.config import RouterConfig
-from stretto.router.deferred_machine import DeferredMachine
 from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
 from stretto.router.homes import Homes
@@ -50,6 +50,8 @@ UNKNOWN = WorkerUsage()
 TURN = "its turn"
 _WATCHED = 8
 """Number of programs of which the first request of one is made known to the account in any case."""
+_MOST_UNTOLD = 64
+"""Most events that the account gets later."""
 
 
 def queue_engine(name: str, config: RouterConfig) -> Engine:
@@ -93,7 +95,9 @@ class OpenRequests:
         engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
         account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
-        self.account = DeferredMachine(account, lambda: bool(self.waiting) or self.announcer is not None)
+        self.account = ToldLater(
+            account, _MOST_UNTOLD, lambda: bool(self.waiting) or self.announcer is not None
+        )
         self.waiting = Waiting(engine, profile, account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)
@@ -121,7 +125,7 @@ class OpenRequests:
         self.account.catch_up()  # it is asked from now on
         self.waiting.add(name, ticket, entry, client.since_s)
         if self.announcer is not None and not is_offline_request(client.placed):
-            self.announcer.waits(ticket, name, client.request.owner)
+            self.announcer.waiting.add(ticket, name, client.request.owner)
 
     def takers(self, name: QueueName, now_s: float) -> Sequence[str]:
         """Return the addresses of the workers that take now what waits in a queue; "" stands for all."""
@@ -147,7 +151,7 @@ class OpenRequests:
         if client.step is None:
             num_tokens, since_s = client.placed.num_tokens, client.arrived_s
             client.step = step_of(ticket, client.request, num_tokens, since_s, client.deadline_s)
-            self.account.tell(ProgramAccount.arrived, client.step, client.expected_output, since_s)
+            self.account.tell(self.account.machine.arrived, client.step, client.expected_output, since_s)
         return client.step
 
     def send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
@@ -171,7 +175,7 @@ class OpenRequests:
             room = self.room.place_of(ticket)
             self.announcer.sent(sent_record(ticket, client.request, client.running, worker.server, room))
         if client.step is not None:
-            self.account.tell(ProgramAccount.sent, client.step, now_s)
+            self.account.tell(self.account.machine.sent, client.step, now_s)
         if client.has_waited:
             self.turn_rate.note(client.placed.all_tokens, now_s)
         choice = explained(client, choice)
@@ -200,7 +204,7 @@ class OpenRequests:
         else:
             self.waiting.remove(ticket)
         if self.announcer is not None:
-            self.announcer.waits_no_more(ticket)
+            self.announcer.waiting.remove(ticket)
         if client.bound is not None:
             (choice, seconds), client.bound = client.bound, None
             self.placement.observe(Unbound(choice.instance, client.placed))
@@ -272,14 +276,14 @@ class OpenRequests:
             first.hedge = None
         counts = step_usage(usage)
         if (step := client.step) is not None:
-            tell = self.account.tell
+            tell, account = self.account.tell, self.account.machine
             if usage.num_output is not None:
-                tell(ProgramAccount.answered, step, counts or Usage(), usage.num_output, now_s)
+                tell(account.answered, step, counts or Usage(), usage.num_output, now_s)
             else:
-                tell(ProgramAccount.withdrawn, step.query, step.node.id)
-            tell(ProgramAccount.query_ended, step.query)
+                tell(account.withdrawn, step.query, step.node.id)
+            tell(account.query_ended, step.query)
             if client.request.program.is_final:
-                tell(ProgramAccount.program_ended, client.request.program.name, step.record.tenant)
+                tell(account.program_ended, client.request.program.name, step.record.tenant)
         if self.announcer is not None and self.room.place_of(ticket) != "unknown":
             self.announcer.left(left_record(ticket, counts, was_refused=was_refused))
         self.room.ended(ticket, client.request, counts, now_s, was_refused=was_refused)

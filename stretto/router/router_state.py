@@ -313,7 +313,7 @@ class RouterState:
         self._open.announcer = announcer = Announcer(origin)
         self._open.account.now.on_charge = announcer.charged
         announcer.is_pressed = lambda: bool(self._open.waiting) or bool(self._room)
-        announcer.takers = self._open.takers
+        announcer.waiting.takers = self._open.takers
         self._room.shares_names = True
         self.peers = peers = Peers(announcer, PeerRequests(self._open), self._turns.freed)
         return peers

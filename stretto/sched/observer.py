@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.placement import PromptKey
@@ -18,8 +18,6 @@ from stretto.model.record import record
 from stretto.sched.messages import Action, Event
 from stretto.sched.request_trace import RequestTrace
 
-ARRIVED, KEYED, ENDED = range(3)
-"""What happens to a request: it has arrived, the key of its prompt is known, it has ended."""
 _log = logging.getLogger(__name__)
 
 
@@ -145,23 +143,19 @@ class Observers:
             except raised() as error:
                 self._drop(observer, error)
 
+    def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
+        """Pass the key of the prompt of a request to all observers."""
+        for observer in self._observers:
+            try:
+                observer.on_request_keyed(trace, key)
+            except raised() as error:
+                self._drop(observer, error)
+
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Pass a request that has ended to all observers."""
         for observer in self._observers:
             try:
                 observer.on_request_ended(trace, now_s)
-            except raised() as error:
-                self._drop(observer, error)
-
-    def on_requests(self, events: Sequence[tuple[int, RequestTrace, Any]]) -> None:
-        """Show each observer many events of requests, one observer after the other. An event is what has
-        happened (`ARRIVED`, `KEYED` or `ENDED`), to which request, and the time or the key.
-        """
-        for observer in self._observers:
-            shown = observer.on_request_arrived, observer.on_request_keyed, observer.on_request_ended
-            try:
-                for which, trace, what in events:
-                    shown[which](trace, what)
             except raised() as error:
                 self._drop(observer, error)
 

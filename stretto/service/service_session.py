@@ -168,7 +168,7 @@ class ServiceSession:
             return await self._session.get(name)
         limit_s = max_wait_s if timeout_s is None or timeout_s > max_wait_s else None
         try:
-            with self._reading():
+            with _reading(self):
                 async with asyncio.timeout(limit_s):
                     return await self._session.get(name, criteria, deadline_s=timeout_s)
         except TimeoutError:
@@ -186,7 +186,7 @@ class ServiceSession:
             StrettoError: what it has failed with.
         """
         self._books.check_known(name)
-        with self._reading():
+        with _reading(self):
             async with aclosing(self._session.stream(name, criteria)) as pieces:  # type: ignore[type-var]
                 try:
                     async with asyncio.timeout(max_wait_s):
@@ -198,14 +198,6 @@ class ServiceSession:
                 yield first
                 async for piece in pieces:
                     yield piece
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        self.num_readers += 1
-        try:
-            yield
-        finally:
-            self.num_readers -= 1
 
     def lines(self, places: LastInstances) -> list[Line]:
         """Return a line for each request to an LLM of the last calls, in words."""
@@ -290,3 +282,13 @@ class ServiceSession:
     def _check_open(self) -> None:
         if self._session.is_closed():
             raise Refused(410, "query_ended", "the session has ended")
+
+
+@contextmanager
+def _reading(session: ServiceSession) -> Iterator[None]:
+    """Count a request as one that waits for a variable."""
+    session.num_readers += 1
+    try:
+        yield
+    finally:
+        session.num_readers -= 1

@@ -21,7 +21,7 @@ _TIMES_LIMIT = 3.0
 """Height of a picture, in limits of its objective. What is more is drawn at the top."""
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:24px;max-width:900px;color:#1f2328;background:#fff}"
-    "text{font-size:11px;fill:#1f2328}td{padding:2px 12px 2px 0}.scroll{overflow-x:auto}"
+    f"text{{font-size:11px;fill:#1f2328}}td{{padding:2px 12px 2px 0}}svg{{width:100%;max-width:{_WIDTH}px}}"
     ".limit{stroke:#cf222e;stroke-dasharray:5 4}.knee{stroke-dasharray:2 3}.axis{stroke:#8c959f}"
 )
 _Points: TypeAlias = Sequence[tuple[float, Sequence[float]]]
@@ -46,8 +46,8 @@ def answer_page(study: Study, answer: Answer, servers: Sequence[Server]) -> str:
         curves = {fleet.name: _points(study, fleet, place) for fleet in fleets}
         knees = {fleet.name: capacity.middle for fleet, capacity in known.items()}
         drawn = "".join(_drawn(study, objective, curves, knees, hues))
-        svg = f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{drawn}</svg>'
-        body.append(f'<h2>{escape(objective.label)}</h2><div class="scroll">{svg}</div>')
+        svg = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{drawn}</svg>'
+        body.append(f"<h2>{escape(objective.label)}</h2>{svg}")
     if answer.what_ifs:
         rows = [
             f"<tr><td>{escape(one.name)}</td><td>{escape(change_text(one))}</td></tr>"
@@ -118,8 +118,8 @@ def _axes(objective: Objective, scales: _Scales, unit: str) -> Iterator[str]:
     yield f'<line class="limit" x1="{_LEFT}" x2="{right}" y1="{limit}" y2="{limit}"/>'
     for seconds, more in ((objective.limit_s, ""), (scales.top_s, " +")):
         yield f'<text x="4" y="{scales.y(seconds)}" dy="4">{shown_s(seconds)}{more}</text>'
-    for share in (0.0, 0.5, 1.0):
+    for share, anchor in ((0.0, "middle"), (0.5, "middle"), (1.0, "end")):
         load = share * scales.most
-        where = f'x="{scales.x(load)}" y="{_BOTTOM + 16}" text-anchor="middle"'
+        where = f'x="{scales.x(load)}" y="{_BOTTOM + 16}" text-anchor="{anchor}"'
         yield f"<text {where}>{shown_amount(load)}</text>"
     yield f'<text x="{right}" y="{_BOTTOM + 32}" text-anchor="end">{unit}</text>'

@@ -23,7 +23,6 @@ from stretto.graph.verify import verify
 from stretto.trace.layout import Box, Edge, Layout, Point, lay_out
 
 _MARGIN = 18.0
-_TITLE_HEIGHT = 34.0
 _LEGEND_HEIGHT = 40.0
 _STUB = 22.0
 _MAX_CHARS = 26
@@ -47,11 +46,10 @@ def colours_of(engines: Iterable[str]) -> dict[str, str]:
     return {engine: f"c{i % _NUM_COLOURS}" for i, engine in enumerate(sorted(set(engines)))}
 
 
-def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[str] = ()) -> str:
+def draw_graph(graph: Graph | ExecutionGraph, engines: Iterable[str] = ()) -> str:
     """Return a drawing of an app's graph (steps and connections) as SVG text.
 
     Args:
-        title: heading of the drawing; "" for none.
         engines: names of engines in other drawings, so that an engine has the same colour in all of them.
 
     A graph with ops that are not Stretto's must be given as an execution graph, which knows its ops.
@@ -80,17 +78,15 @@ def draw_graph(graph: Graph | ExecutionGraph, *, title: str, engines: Iterable[s
             _draw_box(box, texts[primitive.name], colour, primitive.is_mapped(), hover[primitive.name])
         )
     legend, legend_width = _legend(colours, lines, any(primitive.is_mapped() for primitive in graph))
-    width = max(layout.width, legend_width, 9.0 * len(title)) + 2 * _MARGIN
-    top = _MARGIN + (_TITLE_HEIGHT if title else 0.0)
-    height = top + layout.height + _LEGEND_HEIGHT + _MARGIN
+    width = max(layout.width, legend_width) + 2 * _MARGIN
+    height = layout.height + _LEGEND_HEIGHT + 2 * _MARGIN
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" role="img" width="{width:.0f}" '
             f'height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}">',
             f"<style>{_STYLE}</style>",
             f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>',
-            f'<text class="title" x="{_MARGIN}" y="{_MARGIN + 6}">{_text(title)}</text>',
-            f'<g transform="translate({_MARGIN},{top})">',
+            f'<g transform="translate({_MARGIN},{_MARGIN})">',
             *body,
             "</g>",
             f'<g transform="translate({_MARGIN},{height - _MARGIN - 6:.0f})">{legend}</g>',

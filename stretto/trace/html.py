@@ -65,10 +65,7 @@ def trace_page(recorder: Recorder, graphs: Iterable[Graph | ExecutionGraph] = ()
             "Point at a part to see its step and time.",
         ),
         *(_section("Passes", _scroll(table)) for table in [pass_table(recorder.queries.values())] if table),
-        *(
-            _section(graph.name, _scroll(draw_graph(given, title="", engines=engines)))
-            for graph, given in drawn.items()
-        ),
+        *(_section(graph.name, _scroll(draw_graph(given, engines))) for graph, given in drawn.items()),
         '<div id="tip" hidden></div>',
         f'<script type="application/json" id="data">{data.replace("<", chr(92) + "u003c")}</script>',
         f"<script>{_asset('timeline.js')}</script>",

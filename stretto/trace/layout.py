@@ -20,6 +20,8 @@ from typing import TypeAlias
 _SWEEPS = 12
 _BEND_HEIGHT = 10.0
 _BEND_WEIGHT = 6.0
+_GAP_X, _GAP_Y = 64.0, 18.0
+"""Distances between columns, and between nodes of a column."""
 
 Point: TypeAlias = tuple[float, float]
 
@@ -74,14 +76,11 @@ class Layout:
     height: float
 
 
-def lay_out(
-    sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge], *, gap_x: float = 64, gap_y: float = 18
-) -> Layout:
+def lay_out(sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge]) -> Layout:
     """Lay out a graph for drawing, in columns from left to right. The edges must form no cycle.
 
     Args:
         sizes: width and height of each node, by name.
-        gap_x, gap_y: distances between columns, and between nodes of a column.
     """
     column_of = _columns(sizes, edges)
     chains = [_chain(edge, column_of) for edge in edges]
@@ -98,11 +97,11 @@ def lay_out(
         after[tail].append(head)
     columns = _order(columns, before, after)
     heights = dict.fromkeys(before, _BEND_HEIGHT) | {node: height for node, (_, height) in sizes.items()}
-    ys = _heights(columns, before, after, heights, gap_y)
+    ys = _heights(columns, before, after, heights)
     widths = [
         max((sizes[stop][0] for stop in column if isinstance(stop, str)), default=0) for column in columns
     ]
-    lefts = [sum(widths[:i]) + i * gap_x for i in range(len(widths))]
+    lefts = [sum(widths[:i]) + i * _GAP_X for i in range(len(widths))]
     boxes = {node: Box(lefts[column_of[node]], ys[node], *sizes[node]) for node in sizes}
     routes: list[list[Point]] = []
     for edge, chain, arrival in zip(edges, chains, _arrivals(chains, boxes, ys), strict=True):
@@ -159,16 +158,18 @@ def _num_crossings(columns: list[list[_Stop]], after: _Links) -> int:
 
 
 def _heights(
-    columns: list[list[_Stop]], before: _Links, after: _Links, heights: Mapping[_Stop, float], gap_y: float
+    columns: list[list[_Stop]], before: _Links, after: _Links, heights: Mapping[_Stop, float]
 ) -> dict[_Stop, float]:
-    """Vertical centres, from 0 down: in order, at least `gap_y` apart, and near those of the neighbours."""
+    """Vertical centres, from 0 down: in order, at least `_GAP_Y` apart, and near those of the neighbours."""
     ys: dict[_Stop, float] = {}
-    steps = {(a, b): (heights[a] + heights[b]) / 2 + gap_y for column in columns for a, b in pairwise(column)}
+    steps = {
+        (a, b): (heights[a] + heights[b]) / 2 + _GAP_Y for column in columns for a, b in pairwise(column)
+    }
     for column in columns:
         y = 0.0
         for stop in column:
             ys[stop] = y + heights[stop] / 2
-            y += heights[stop] + gap_y
+            y += heights[stop] + _GAP_Y
     for sweep in range(2 * _SWEEPS):
         for column in columns if sweep % 2 == 0 else reversed(columns):
             down = {stop: _pull(stop, ys, before, after) for stop in column}

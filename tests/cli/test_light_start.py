@@ -139,7 +139,10 @@ def test_help_lists_all_commands(run: Run) -> None:
     assert len(ended.own) < MAX_OWN_MODULES
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(one, marks=() if at % 3 == 0 else pytest.mark.long) for at, one in enumerate(commands())],
+)
 def test_help_of_a_command_imports_its_options_alone(run: Run, command: str) -> None:
     ended = run(command, "--help")
     assert ended.code == 0

@@ -92,6 +92,10 @@ def test_the_chart_as_a_page(stretto: CommandLine, files: tuple[Path, Path]) -> 
     assert text.count("<text") == 8 + 2
     assert text.count("<rect") % 2 == 0
     assert "mpt-7b-chat: starts at 0.0 s" in text
+    assert "<p>predicted: " in text
+    assert "<th>nodes</th>" in text
+    assert "<td>Llama-2-70b-chat-hf*</td>" in text
+    assert "pale while its model loads" in text
     assert "<title>&lt;pair&gt;</title>" in text
     assert "<pair>" not in text
     ended = stretto("plan", app, "--requests", requests, *options, "--html", app.parent)

@@ -25,6 +25,8 @@ def test_leading_blocks_count() -> None:
     assert held.holders([A, B, C, D], 8) == [0, 1]
     assert held.holders([A, B, C], 1) == [0]
     assert held.holders([C], 8) == []
+    assert [held.longest(blocks) for blocks in ([A, B, C], [A, C], [C])] == [2, 1, 0]
+    assert held.num_instances == 2
 
 
 def test_a_block_stored_twice_is_held_until_both_copies_are_removed() -> None:

@@ -267,7 +267,7 @@ def test_a_bad_environment_is_a_config_error(
     name: str, value: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value or "")
-    url = "http://x" if value else "http://xn--a"
+    url = ("https://x" if name == "SSL_CERT_FILE" else "http://x") if value else "http://xn--a"
     with pytest.raises(ConfigError):
         OpenAIServer(OpenAIServerConfig(url))
 

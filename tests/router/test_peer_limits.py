@@ -87,7 +87,7 @@ def test_the_owners_of_a_peer_are_remembered_up_to_a_limit() -> None:
 def test_long_names_of_owners_do_not_make_a_message_unreadable() -> None:
     told = Announcer("us")
     told.charged("x" * 5 * MOST_LETTERS, 2.0)
-    told.waits(1, 0, "\ud800" * 5 * MOST_LETTERS)
+    told.waiting.add(1, 0, "\ud800" * 5 * MOST_LETTERS)
     (batch,) = [read_message(write_message(one)) for one in told.messages(1.0)]
     assert isinstance(batch, PeerBatch)
     assert batch.served == {"x" * MOST_LETTERS: 2.0}

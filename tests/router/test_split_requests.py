@@ -315,3 +315,75 @@ def test_a_server_that_passes_no_kv_on_is_passed_over() -> None:
             assert at.router_state.view.num_clients == 0
 
     run(main())
+
+
+_OF_VLLM = {
+    "id": "cmpl-97d3f99730f96cbe",
+    "object": "text_completion",
+    "choices": [{"index": 0, "text": "\n", "finish_reason": "length"}],
+    "usage": {"prompt_tokens": 49, "total_tokens": 50, "completion_tokens": 1},
+    "kv_transfer_params": {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_block_ids": [[1, 2]],
+        "remote_engine_id": "c225e8ae-deb3-49b6-8d07-4084113eb882",
+        "remote_request_id": "cmpl-97d3f99730f96cbe-0-a144dfa5",
+        "remote_host": "localhost",
+        "remote_port": 5701,
+        "tp_size": 1,
+        "dcp_size": 1,
+        "pp_size": 1,
+        "remote_num_tokens": 49,
+        "remote_blocks_expiry_time": None,
+        "transfer_mode": "pull",
+        "remote_prefill_cached_tokens": 0,
+    },
+}
+"""Answer of vLLM 0.32 with its NIXL connector to a prompt alone."""
+
+
+_REPORT = b'{"error": {"message": "Internal server error", "type": "InternalServerError", "code": 500}}'
+"""What vLLM 0.32 says, after 5 s, where it cannot fetch KV."""
+
+
+def _raw(status: bytes, kind: bytes, body: bytes) -> bytes:
+    head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n" % (status, kind, len(body))
+    return head + body
+
+
+def test_what_vllm_says_of_its_kv_goes_as_it_is_with_the_request() -> None:
+    async def main() -> None:
+        async with routing("raw", "well", roles=PAIR) as at:
+            at.servers[0].raw = _raw(b"200 OK", b"application/json", json.dumps(_OF_VLLM).encode())
+            answer = await at.ask()
+            assert answer.headers["x-stretto-reason"].startswith("goes on from the KV of its prompt")
+            (asked,) = at.servers[1].asked
+            assert json.loads(asked.body)["kv_transfer_params"] == _OF_VLLM["kv_transfer_params"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_kv_that_vllm_cannot_fetch_costs_no_request(is_streamed: bool) -> None:
+    """Of a stream it says so in the first event, after a head with status 200."""
+
+    async def main() -> None:
+        roles: tuple[Role, ...] = ("prefill", "decode", "decode")
+        async with routing("raw", "raw", "well", roles=roles, placement="round_robin") as at:
+            at.servers[0].raw = _raw(b"200 OK", b"application/json", json.dumps(_OF_VLLM).encode())
+            stream = b"data: %b\n\ndata: [DONE]\n\n" % _REPORT
+            at.servers[1].raw = (
+                _raw(b"200 OK", b"text/event-stream", stream)
+                if is_streamed
+                else _raw(b"500 Internal Server Error", b"application/json", _REPORT)
+            )
+            for _ in range(2):
+                answer = await at.ask(stream=is_streamed)
+                assert answer.status_code == 200
+                assert "Internal server error" not in answer.text
+                assert '"choices"' in answer.text
+            assert at.servers[1].asked
+            assert len(at.servers[2].asked) == 2
+            at.router_state.check_invariants()
+
+    run(main())

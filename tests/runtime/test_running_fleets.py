@@ -504,7 +504,7 @@ def test_reports_of_caches_are_what_each_instance_holds(tiny_checkpoint: Path) -
             assert isinstance(scheduler, LLMScheduler)
             policy = scheduler._loads.policy.placement
             assert isinstance(policy, LeastSeconds)
-            held, live = policy.held, watch.of("llm", "serving")
+            held, live = policy.reported, watch.of("llm", "serving")
             assert watch.reached["started"] == 4
             assert len(live) == 2
             await until(lambda: {*map(held.held_by, live)} <= {*map(blocks_of, made)})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.machines import batch_engine, batch_request, llm_engine, llm_reques
 
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile
-from stretto.model.tasks import Decode, QueryRecord
+from stretto.model.tasks import Decode, QueryRecord, Usage
 from stretto.sched.engines.queue import EngineQueue, heads
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import OrderConfig, Take
@@ -36,7 +37,7 @@ class Line:
         entry = QueueEntry(request, now_s, request.decode.max_tokens if request.decode else 0)
         self.num += 1
         entry.number = self.num
-        self.account.arrived(request, entry.num_output, now_s)
+        entry.fresh = self.account.arrived(request, entry.num_output, now_s)
         self.order.add(entry)
         return entry
 
@@ -364,3 +365,47 @@ def test_weights_of_tenants_reach_all_engines_and_are_checked() -> None:
     for wrong in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ConfigError, match="the weight of tenant 'x' is"):
             System([llm_engine()], tenant_weights={"x": wrong})
+
+
+@pytest.fixture
+def half_cached() -> Line:
+    """A queue that has learned that half of each chat's prompt of 100 tokens is cached."""
+    line = Line()
+    for number in range(8):
+        request = call(f"{number}", "chat", 10, kind="chat")
+        request = replace(request, units=(100,))
+        line.add(request, float(number))
+        assert line.take(float(number)) is not None
+        line.account.answered(request, Usage(100, 50, 10), 10, number + 0.5)
+        line.account.query_ended(request.query)
+    return line
+
+
+def chats(line: Line, held: Mapping[str, int | None]) -> None:
+    """Let chats arrive of whose prompts caches hold so many tokens."""
+    line.account.num_held = lambda request: held[request.query]
+    for name in held:
+        line.add(replace(call(name, "chat", 10, kind="chat"), units=(100,)), 10.0)
+
+
+def test_of_chats_that_are_alike_one_that_is_held_goes_before_one_that_was_lost(half_cached: Line) -> None:
+    held = {"lost": 0, "kept": 90, "usual": 50}
+    chats(half_cached, held)
+    taken = [half_cached.take(11.0) for _ in held]
+    assert [entry.query for entry in taken if entry is not None] == ["kept", "usual", "lost"]
+    half_cached.account.check_invariants()
+
+
+def test_what_is_lost_while_it_waits_goes_by_its_new_price(half_cached: Line) -> None:
+    held: dict[str, int | None] = {"first": 90, "second": 50}
+    chats(half_cached, held)
+    chosen = half_cached.order.take(0, lambda entry: 1, 11.0)
+    assert isinstance(chosen, Take)
+    assert chosen.entry.query == "first"
+    held["first"] = 0
+    taken = half_cached.take(11.0)
+    assert taken is not None
+    assert taken.query == "second"
+    held["first"] = None  # nothing is known any more
+    assert half_cached.take(11.0) is chosen.entry
+    half_cached.account.check_invariants()

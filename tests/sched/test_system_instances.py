@@ -172,7 +172,7 @@ def test_late_messages_of_a_dead_instance_change_nothing(is_stopped: bool) -> No
     llm = system.schedulers["llm"]
     assert isinstance(llm, LLMScheduler)
     assert isinstance(policy := llm._loads.policy.placement, LeastSeconds)
-    assert not policy.held.held_by(0)
+    assert not policy.reported.held_by(0)
     again = llm._loads.of(1)
     (running,) = again
     system.handle([LLMReport("llm", 1, Done(running, "Hello"))], 3.0)

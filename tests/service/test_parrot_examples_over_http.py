@@ -1,4 +1,4 @@
-"""The thirteen programs give the same answers in process and at a service."""
+"""The programs of semantic variables give the same answers in process and at a service."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ from stretto import programs as P
 from stretto.engines.catalogue import transforms_engine
 
 PROGRAMS: Mapping[str, Callable[[ModuleType], Any]] = {
-    "chatbot": lambda example: example.main(["Hi", "Bye"]),
-    "explained_jokes": lambda example: example.main(),
-    "game_development": lambda example: example.main("a snake game"),
+    "capitals": lambda example: example.main(),
+    "chain": lambda example: example.main("Big Ben"),
+    "fact_with_title": lambda example: example.main("cats"),
     "hello_world": lambda example: example.main("Hello {{x}}!"),
-    "joke_with_title": lambda example: example.main("cats"),
-    "linux_terminal": lambda example: example.main(["ls\n", "pwd\n"]),
-    "play_writing": lambda example: example.main("T", "E"),
     "question_answering": lambda example: example.main(["a?", "b?"]),
-    "recommendation_letter": lambda example: example.main(),
+    "reviews": lambda example: example.main(["x", "y"]),
     "role_play": lambda example: example.main(),
+    "sentences_as_json": lambda example: example.main(["Kim is 5.\n", "Luc is 6.\n"]),
     "simple_codegen": lambda example: example.main("x"),
-    "summary_chain": lambda example: example.main("ab" * (2 * example.PART_CHARS), 9),
-    "summary_map_reduce": lambda example: example.main("xy" * example.PART_CHARS),
 }
 
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from support.machines import compiled
+from support.machines import compiled, llm_request
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.common.simulated_answers import as_max_tokens
@@ -66,11 +66,18 @@ def test_the_key_of_a_prompt_has_the_blocks_that_its_instance_reports() -> None:
     driver, admits = run(MODEL)
     scheduler = driver.system.schedulers["llm"]
     assert isinstance(scheduler, LLMScheduler)
-    policy = scheduler._loads.policy.placement
+    reported = scheduler._loads.policy.placement.reported
+    assert reported is not None
     for admit in admits.values():
         (key,) = scheduler._loads._keys.of(admit.task.prompt, "").values()
         assert len(key.blocks) == 520 // 16
-        assert policy.held.num_held(admit.instance, key.blocks) == len(key.blocks)  # type: ignore[attr-defined]
+        assert reported.num_held(admit.instance, key.blocks) == len(key.blocks)
+    again = replace(llm_request("again", "a", 520), prompts=(admit.task.prompt,))
+    assert reported.num_instances < 3
+    assert scheduler._loads.num_held(again) is None  # who has not reported may hold it
+    for instance in range(3):
+        reported.apply(instance, ())
+    assert scheduler._loads.num_held(again) == 16 * len(key.blocks)
 
 
 @pytest.mark.parametrize("changes", [{"with_events": False}, {}])

@@ -436,15 +436,15 @@ def test_reports_of_caches_are_what_each_instance_holds(seed: int) -> None:
     assert isinstance(scheduler, LLMScheduler)
     policy = scheduler._loads.policy.placement
     assert isinstance(policy, LeastSeconds)
-    policy.held.check_invariants()
+    policy.reported.check_invariants()
     instances = {i: made for (_, i), made in run.instances.llms.items() if isinstance(made, LLMInstance)}
     assert set(instances) == set(scheduler.instances.fleet.live)
     for instance, made in instances.items():
-        assert policy.held.held_by(instance) == blocks_of(made)
+        assert policy.reported.held_by(instance) == blocks_of(made)
     assert any(map(blocks_of, instances.values())), "they keep what fits"
     gone = set(scheduler.instances.fleet.state) - set(instances)
     assert gone
-    assert all(not policy.held.held_by(instance) for instance in gone)
+    assert all(not policy.reported.held_by(instance) for instance in gone)
 
 
 def blocks_of(instance: LLMInstance) -> frozenset[bytes]:

@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "parrot"
 
 
 def load_example(name: str) -> ModuleType:
-    """Return one of the programs on which systems of semantic variables are compared."""
+    """Return one of the example programs."""
     spec = importlib.util.spec_from_file_location(f"parrot_{name}", EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -34,14 +34,13 @@ def _num_edges(svg: str, kind: str) -> int:
 
 def test_every_primitive_input_and_output_is_drawn_once() -> None:
     graph = e_graph()
-    svg = draw_graph(graph, title="e-graph of <it>")
+    svg = draw_graph(graph)
     assert sorted(_texts(svg, "name")) == sorted(primitive.name for primitive in graph)
     assert {"question", "files", "return answer"} <= set(_texts(svg, "small"))
-    assert _texts(svg, "title") == ["e-graph of <it>"]
 
 
 def test_kinds_of_edges_are_told_apart() -> None:
-    before, after = draw_graph(p_graph(), title=""), draw_graph(e_graph(), title="")
+    before, after = draw_graph(p_graph()), draw_graph(e_graph())
     assert _num_edges(before, "order") > 0 == _num_edges(after, "order")
     assert _num_edges(after, "stream") > 0 == _num_edges(before, "stream")
     assert all(_num_edges(after, kind) for kind in ("data", "kv", "effect"))
@@ -52,7 +51,7 @@ def test_kinds_of_edges_are_told_apart() -> None:
 
 
 def test_a_split_prefill_shows_only_what_it_computes() -> None:
-    shown = _texts(draw_graph(e_graph(), title=""), "small")
+    shown = _texts(draw_graph(e_graph()), "small")
     assert "“…” question “…”" in shown
     assert "top[0] “…”" in shown
     assert "a1 “…”" in shown
@@ -66,7 +65,7 @@ def test_an_order_edge_beside_a_value_is_not_drawn() -> None:
           order kv > a
           return a=%a
     """)
-    assert _num_edges(draw_graph(graph, title=""), "order") == 0
+    assert _num_edges(draw_graph(graph), "order") == 0
 
 
 def test_names_are_escaped() -> None:
@@ -76,17 +75,17 @@ def test_names_are_escaped() -> None:
           %a  = decode(%kv) : text @llm
           return a=%a
     """)
-    root = ElementTree.fromstring(draw_graph(graph, title='"<&>'))
+    root = ElementTree.fromstring(draw_graph(graph))
     assert not list(root.iter(f"{_SVG}script"))
 
 
 def test_a_drawing_is_the_same_every_time_and_of_either_graph() -> None:
     graph = e_graph()
-    assert draw_graph(graph, title="t") == draw_graph(compile_graph(graph, {}), title="t")
+    assert draw_graph(graph) == draw_graph(compile_graph(graph, {}))
 
 
 def test_an_empty_graph_is_a_drawing() -> None:
-    ElementTree.fromstring(draw_graph(Graph("g", (), (), (), ()), title="nothing"))
+    ElementTree.fromstring(draw_graph(Graph("g", (), (), (), ())))
 
 
 @st.composite

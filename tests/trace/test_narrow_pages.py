@@ -54,7 +54,7 @@ def a_plan() -> str:
 
 PAGES = {
     "trace": a_trace,
-    "explanation": lambda: graph_page("page", [("p-graph", "a line", draw_graph(p_graph(), title=""))]),
+    "explanation": lambda: graph_page("page", [("p-graph", "a line", draw_graph(p_graph()))]),
     "plan": a_plan,
     "session": lambda: as_html([], "0123456789"),
 }

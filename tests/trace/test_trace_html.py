@@ -100,7 +100,7 @@ def test_pages_load_nothing() -> None:
     run.run()
     for page in (
         trace_page(run.recorder, [e_graph()]),
-        graph_page("t", [("h", "x", draw_graph(p_graph(), title=""))]),
+        graph_page("t", [("h", "x", draw_graph(p_graph()))]),
     ):
         assert not {"src", "href", "action", "xlink:href"} & {name for name, _ in _Tags(page).attributes}
         assert "@import" not in page
@@ -143,7 +143,7 @@ def test_an_empty_recording_is_a_page() -> None:
 
 
 def test_an_explanation_shows_each_section_in_order() -> None:
-    drawing = draw_graph(p_graph(), title="")
+    drawing = draw_graph(p_graph())
     page = graph_page("<title>", [("p-graph", "a\nb < c", drawing), ("prune & order", "nothing to do", "")])
     assert _Tags(page).counts["svg"] == 1
     assert (

@@ -45,9 +45,10 @@ class LeastSeconds(Placement):
     """
 
     uses_keys: KeyUse = "reported"
+    reported: HeldBlocks
 
     def __init__(self) -> None:
-        self.held = HeldBlocks()
+        self.reported = HeldBlocks()
 
     def load(self, instance: InstanceView) -> Load:
         """Return the load by which instances are sorted: the predicted seconds by which running requests
@@ -85,14 +86,14 @@ class LeastSeconds(Placement):
         """
         match event:
             case KVReport(instance=instance, events=events):
-                self.held.apply(instance, events)
+                self.reported.apply(instance, events)
             case Left(instance) | Emptied(instance):
-                self.held.forget(instance)
+                self.reported.forget(instance)
 
     def _holders(self, request: PlacementRequest) -> list[int]:
         found = list(request.hints)
         for key in request.keys.values():
-            found += self.held.holders(key.blocks, _MAX_HOLDERS)
+            found += self.reported.holders(key.blocks, _MAX_HOLDERS)
         return found
 
     def _price(self, request: PlacementRequest, view: InstanceView) -> Choice:
@@ -112,6 +113,6 @@ class LeastSeconds(Placement):
     def _held_tokens(self, request: PlacementRequest, view: InstanceView) -> int:
         held = request.hints.get(view.id, 0)
         if (key := request.keys.get(view.space)) is not None:
-            num_blocks = self.held.num_held(view.id, key.blocks, loading_shares(view.profile))
+            num_blocks = self.reported.num_held(view.id, key.blocks, loading_shares(view.profile))
             held = max(held, int(key.block_tokens * num_blocks))
         return min(held, request.num_tokens)

@@ -186,9 +186,9 @@ class Attempts:
 
 def _client_of(target: Target) -> HttpClient:
     """Return the client for a target. Raises what `HttpxClient` raises."""
-    by_httpx, url = HttpxClient(target), target.url
+    url = target.url
     if url.scheme != "http" or url.userinfo or not {"http", "all"}.isdisjoint(getproxies()):
-        return by_httpx
+        return HttpxClient(target)
     path = url.raw_path.decode().rstrip("/")
     return DirectClient(
         target, Address(url.raw_host.decode(), url.port or 80, False, url.netloc.decode(), path)

@@ -10,8 +10,8 @@ from stretto.model.errors import ConfigError
 from stretto.wire.paths import ApiChoice
 from stretto.wire.server_url import read_server_url
 
-MANY_CONNECTIONS = 10_000
-"""Requests at once, at a server that is told no smaller number."""
+NO_LIMIT = 1_000_000_000
+"""More requests, or tokens, than are ever at a server at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class OpenAIServerConfig:
     omit: tuple[str, ...] = ()
     max_tokens_field: str = MAX_TOKENS
     stop: tuple[str, ...] = ()
-    max_connections: int = MANY_CONNECTIONS
+    max_connections: int = NO_LIMIT
     max_retries: int = 2
     backoff_s: float = 0.5
     max_backoff_s: float = 10

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from stretto.engines.openai_server.config import MANY_CONNECTIONS
+from stretto.engines.openai_server.config import NO_LIMIT
 from stretto.model.deployment import Replica
 from stretto.model.devices import cores_of
 from stretto.model.errors import ConfigError
@@ -45,7 +45,7 @@ class ServerProcessConfig:
     stop: tuple[str, ...] = ()
     timeout_s: float = 60.0
     quiet_s: float | None = None
-    max_connections: int = MANY_CONNECTIONS
+    max_connections: int = NO_LIMIT
     warms_prefixes: bool = True
     token_s: float | None = None
     grace_s: float = 15.0

@@ -17,13 +17,16 @@ class DirectClient:
     """A client that keeps the connections on which answers have ended.
 
     A kept connection that the server has closed before a request is replaced by a new one.
+
+    Raises:
+        ValueError: a header has letters that are not ASCII.
     """
 
     def __init__(self, target: Target, address: Address) -> None:
         self._target = target
         self._connections = ServerConnections(address, target.connect_timeout_s)
         lines = {"host": address.authority, "accept": "*/*", **target.headers}
-        self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
         self._path = address.path
 
     async def send(self, method: str, path: str, body: bytes | None) -> DirectAnswer:
@@ -32,8 +35,8 @@ class DirectClient:
         Errors are those of `Client.send`.
         """
         length = "" if body is None else f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        head = f"{method} {self._path}/{path.lstrip('/')} HTTP/1.1\r\n{self._head}{length}\r\n"
-        request = head.encode("ascii") + (body or b"")
+        line = f"{method} {self._path}/{path.lstrip('/')} HTTP/1.1\r\n"
+        request = b"%b%b%b\r\n%b" % (line.encode("ascii"), self._head, length.encode(), body or b"")
         answer = DirectAnswer(self._connections.take() or await self._connect(), self._target)
         try:
             await answer.start(request)

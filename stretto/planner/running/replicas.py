@@ -144,7 +144,6 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
             timeout_s=_SILENCE_S,
             quiet_s=_QUIET_S,
             token_s=_token_s(cost) / speed,
-            max_connections=scheduler.max_running,
             warms_prefixes=False,
             grace_s=_GRACE_S,
         )
@@ -186,7 +185,6 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
             memory_share=None if problem is None else _MEMORY_SHARE,
             timeout_s=_SILENCE_S,
             quiet_s=_QUIET_S,
-            max_connections=_VLLM_RUNNING,
             warms_prefixes=False,
         )
         replica = Replica(ServerProcess, config, runs_in="loop", num_slots=_VLLM_RUNNING)

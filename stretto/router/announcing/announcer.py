@@ -9,11 +9,13 @@ through other routers, so that a router which is started again learns what its o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from msgspec.structs import replace
 
+from stretto.router.announcing.history import PromptHistory
+from stretto.router.announcing.waits import WaitingHere
 from stretto.router.announcing.wire import (
     MOST_BYTES,
     MOST_OWNERS,
@@ -21,17 +23,14 @@ from stretto.router.announcing.wire import (
     MOST_RUNNING,
     EndedRecord,
     LeftRecord,
-    PastPrompt,
     PeerBatch,
     PeerBye,
-    PeerHistory,
     PeerMessage,
     PeerRecord,
     PeerSnapshot,
     SentRecord,
     short_name,
 )
-from stretto.router.waiting import QueueName
 
 GATHER_S = 0.03
 """Seconds for which what is to be told is gathered while nothing waits: longer ones cost less, and are known
@@ -44,12 +43,6 @@ with its next request, at another router.
 BEAT_S = 0.5
 """Seconds between two signs of life of a router that has nothing to say."""
 _SNAPSHOT_EVERY_S = 0.1
-_MOST_HISTORY = 8_000_000
-"""Bytes of hashes in the history."""
-_MOST_WAITING = 1024
-"""Owners that wait for one worker, and workers, that are told."""
-_AT_ONCE = 500_000
-"""Bytes of hashes in one message of the history."""
 
 
 class Announcer:
@@ -61,7 +54,8 @@ class Announcer:
     Attributes:
         on_news: called when there is something to tell that should not wait for the next sign of life.
         is_pressed: returns whether something waits here, for its turn or for room.
-        takers: returns the addresses of the workers that take now what waits in a queue; "" stands for all.
+        waiting: who waits here for which worker.
+        history: prompts of the past, also of those that came through other routers.
         wants: routers of which a snapshot is wanted, with whether their history is too.
     """
 
@@ -69,18 +63,15 @@ class Announcer:
         self.origin = origin
         self.on_news: Callable[[], None] = lambda: None
         self.is_pressed: Callable[[], bool] = lambda: False
-        self.takers: Callable[[QueueName, float], Sequence[str]] = lambda queue, now_s: ("",)
+        self.waiting = WaitingHere(self._waits_changed)
+        self.history = PromptHistory()
         self.wants: dict[str, bool] = {}
         self._served: OrderedDict[str, float] = OrderedDict()
         self._charged: set[str] = set()
         self._number = 0
         self._records: list[PeerRecord] = []
-        self._waiting: dict[QueueName, dict[str, int]] = {}
-        self._waits_for: dict[int, tuple[QueueName, str]] = {}
         self._has_new_waits = False
         self._running: dict[int, SentRecord] = {}
-        self._history: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
-        self._num_history = 0
         self._asked: set[str] = set()
         self._gives_history = False
         self._snapshot_s = self._beat_s = 0.0
@@ -93,7 +84,7 @@ class Announcer:
     def sent(self, record: SentRecord) -> None:
         """Note that a request was sent."""
         self._running[record.attempt] = record
-        self.remember(record)
+        self.history.add(record)
         self._add(record)
 
     def ended(self, record: EndedRecord) -> None:
@@ -104,39 +95,6 @@ class Announcer:
     def left(self, record: LeftRecord) -> None:
         """Note that a request has left."""
         self._add(record)
-
-    def waits(self, request: int, queue: QueueName, owner: str) -> None:
-        """Note that a request of an owner waits for its turn in a queue."""
-        owner = short_name(owner)
-        self._waits_for[request] = queue, owner
-        in_queue = self._waiting.setdefault(queue, {})
-        in_queue[owner] = in_queue.get(owner, 0) + 1
-        self._waits_changed()
-
-    def waiting(self, now_s: float) -> dict[str, dict[str, int]]:
-        """Return how many requests of each owner wait for each worker that would take them now; "" stands for
-        all workers. A worker that nobody could use would be kept free for nothing.
-        """
-        found: dict[str, dict[str, int]] = {}
-        for queue, owners in self._waiting.items():
-            for worker in self.takers(queue, now_s):
-                of_worker = found.setdefault(worker, {})
-                for owner, num in owners.items():
-                    of_worker[owner] = of_worker.get(owner, 0) + num
-        return found
-
-    def waits_no_more(self, request: int) -> None:
-        """Note that a request has had its turn, or has left."""
-        if (found := self._waits_for.pop(request, None)) is None:
-            return
-        queue, owner = found
-        in_queue = self._waiting[queue]
-        in_queue[owner] -= 1
-        if not in_queue[owner]:
-            del in_queue[owner]
-            if not in_queue:
-                del self._waiting[queue]
-        self._waits_changed()
 
     def _waits_changed(self) -> None:
         if not self._has_new_waits:
@@ -151,18 +109,6 @@ class Announcer:
         self._charged.add(owner)
         if len(self._served) > MOST_OWNERS:
             self._served.popitem(last=False)
-
-    def remember(self, record: SentRecord) -> None:
-        """Put a prompt into the history, in the place of an earlier one of its program at the worker."""
-        if not record.blocks:
-            return
-        name = record.program or f"\n{record.attempt}"
-        key = record.worker, record.owner, name
-        self._num_history += len(record.blocks) - len(self._history.pop(key, b""))
-        self._history[key] = record.blocks
-        while self._num_history > _MOST_HISTORY:
-            _, blocks = self._history.popitem(last=False)
-            self._num_history -= len(blocks)
 
     def want(self, origin: str, *, history: bool = False) -> None:
         """Ask a peer for a snapshot."""
@@ -187,7 +133,7 @@ class Announcer:
             records, self._records = self._records, []
             self._number += bool(records)
             self._beat_s = now_s
-            waits = self._waits_now(now_s) if self._has_new_waits or is_due else None
+            waits = self.waiting.told(now_s) if self._has_new_waits or is_due else None
             self._has_new_waits = False
             yield PeerBatch(
                 self.origin,
@@ -203,9 +149,9 @@ class Announcer:
             self._asked.clear()
             if self._gives_history:
                 self._gives_history = False
-                yield from self._histories()
+                yield from self.history.messages(self.origin)
             running, served = self._running_now(), dict(self._served)
-            yield PeerSnapshot(self.origin, self._number, running, served, self._waits_now(now_s))
+            yield PeerSnapshot(self.origin, self._number, running, served, self.waiting.told(now_s))
 
     @property
     def is_asked(self) -> bool:
@@ -237,22 +183,3 @@ class Announcer:
             num_bytes += len(record.blocks)
             running.append(record if num_bytes <= MOST_BYTES else replace(record, blocks=b""))
         return running
-
-    def _waits_now(self, now_s: float) -> dict[str, dict[str, int]]:
-        """Return who waits for which worker, as far as one message has room for it."""
-        return {
-            worker: dict(islice(owners.items(), _MOST_WAITING))
-            for worker, owners in islice(self.waiting(now_s).items(), _MOST_WAITING)
-        }
-
-    def _histories(self) -> Iterator[PeerHistory]:
-        prompts: list[PastPrompt] = []
-        num_bytes = 0
-        for (worker, _, _), blocks in self._history.items():
-            prompts.append(PastPrompt(worker, blocks))
-            num_bytes += len(blocks)
-            if num_bytes >= _AT_ONCE:
-                yield PeerHistory(self.origin, prompts)
-                prompts, num_bytes = [], 0
-        if prompts:
-            yield PeerHistory(self.origin, prompts)

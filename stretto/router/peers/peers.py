@@ -169,7 +169,9 @@ class Peers:
             return ()
         self._keeps = bool(peers)
         running = [[*one.running.values()] for one in peers]
-        return self.requests.keep_free(self.announcer.waiting(now_s), [one.waits for one in peers], running)
+        return self.requests.keep_free(
+            self.announcer.waiting.by_worker(now_s), [one.waits for one in peers], running
+        )
 
     def check_invariants(self) -> None:
         """Check that what counts is what peers run. For tests."""
@@ -235,7 +237,7 @@ class Peers:
     def _start(self, peer: Peer, record: SentRecord, now_s: float) -> None:
         if len(peer.running) >= MOST_RUNNING:
             return
-        self.announcer.remember(record)
+        self.announcer.history.add(record)
         if (running := self.requests.start(peer.origin, record, now_s)) is not None:
             peer.running[record.attempt] = running
 

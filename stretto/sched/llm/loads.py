@@ -36,6 +36,7 @@ from stretto.sched.llm.policy import PolicyCalls
 from stretto.sched.llm.running_request import Running
 from stretto.sched.llm.shared_context import SharedContext
 from stretto.sched.llm.waiting_loads import WaitingLoads
+from stretto.sched.queries.request import StepRequest
 
 DEFAULT_BUDGET_TOKENS = 8192
 """Default budget of tokens in flight on an instance, if neither engine nor replica says how many fit."""
@@ -108,6 +109,16 @@ class InstanceLoads:
             self._running_context.leave(instance)
             self.waiting.context.leave(instance)
             self.eligible.leave(instance)
+
+    def num_held(self, request: StepRequest) -> int | None:
+        """Return how many tokens of the first prompt of a request some instance reports to hold; None if not
+        all instances that can take work have reported what they hold.
+        """
+        reported = self.policy.placement.reported
+        if reported is None or not reported.num_instances or reported.num_instances < len(self.table):
+            return None
+        keys = self._keys.of(request.prompts[0], request.record.tenant).values()
+        return max((key.block_tokens * reported.longest(key.blocks) for key in keys), default=None)
 
     def observe(self, report: KVReport | LoadReport) -> None:
         """Pass an instance's report of changes of its prefix cache, or of its load, on to the placement

@@ -78,6 +78,7 @@ class LLMScheduler:
         self._outputs = ExpectedOutputs()
         keys = PromptKeys(engine.name, placement.uses_keys, space_of)
         self._loads = InstanceLoads(engine, placement, self._outputs, keys)
+        self.account.num_held = self._loads.num_held
         self._gate = RoomGate(engine, keys)
         self._ahead = PrefillsAhead(profile)
         self._apart = RunApart(engine.max_attempts)

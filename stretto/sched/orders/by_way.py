@@ -63,6 +63,14 @@ class ByWay:
         self.unstarted.add(entry, since_s)
         self._waiting.add(way, entry)
 
+    def reprice(self, entry: QueueEntry, unit_s: float) -> None:
+        """Let an entry, of which nothing has started, cost `unit_s` seconds for each unit of work."""
+        part = self._parts[entry]
+        seconds = self._price_s(entry, unit_s, entry.lo, entry.hi)
+        self.seconds += seconds - part.seconds
+        part.unit_s, part.seconds = unit_s, seconds
+        self._key_s = None
+
     def all_taken(self, entry: QueueEntry) -> None:
         """Remove an entry from those that wait, because all its items were taken or dropped."""
         self._waiting.remove(self._parts[entry].way)

@@ -28,6 +28,8 @@ from stretto.sched.queries.request import ProgramKey, StepRequest
 
 _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
+_LEAST_CORRECTED = 16
+"""Tokens by which what caches hold of a prompt must differ from what was expected, a usual block."""
 _LATER = "later"
 """Mark of the sources of prompts that come when their program has had others, and so may begin like those."""
 
@@ -46,6 +48,8 @@ class ProgramAccount:
         tenants: the service that tenants got.
         virtual_s: virtual time of the tenant that was served last, before that.
         on_charge: called with a tenant and the seconds of work that it has got, or fewer than was thought.
+        num_held: called with a request; returns how many tokens of its prompt caches hold now, None if that
+            is not known.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class ProgramAccount:
         self.learned = LearnedWork() if learned is None else learned
         self.virtual_s = 0.0
         self.on_charge: Callable[[str, float], None] | None = None
+        self.num_held: Callable[[StepRequest], int | None] | None = None
         self.tenants = TenantsServed(weights)
         self._unit_s = unit_s
         self._output_s = output_s
@@ -103,6 +108,26 @@ class ProgramAccount:
         of_node[request.lo] = AskedItems(
             group, fresh_source, num_known, fresh, seconds / num_items, num_items, request.hi
         )
+        return fresh
+
+    def corrected(self, request: StepRequest) -> float | None:
+        """Correct what a request of one item that waits is expected to take by what caches hold of its prompt
+        now. Return the share of the prompt that they do not; None if nothing has changed or is known.
+        """
+        if self.num_held is None or request.hi > request.lo + 1:
+            return None
+        num_held = self.num_held(request)
+        found = None if num_held is None else self._find(request)
+        if num_held is None or found is None:
+            return None
+        _, query, part = found
+        fresh = max(0.0, 1.0 - num_held / part.num_known) if part.num_known else part.fresh
+        if abs(fresh - part.fresh) * part.num_known < _LEAST_CORRECTED:
+            return None
+        change_s = self._unit_s * (fresh - part.fresh) * part.num_known
+        part.fresh, part.item_s = fresh, part.item_s + change_s
+        query.asked_s += change_s
+        query.done_s += change_s
         return fresh
 
     def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:

@@ -9,6 +9,9 @@ sorted, not requests. The key of a program is
 - less a credit for the time that its oldest request has waited here. Time that a program spends in tools, or
   at other engines, gives no credit: an agent would overtake all chats after a while.
 
+Where all instances report what their caches hold, the program that would go next is priced anew by what is
+held of its prompt now, and goes only if it is the first with that price too.
+
 All programs age alike, so the order of the keys does not depend on the time. Within a program the longest way
 to its end goes first. What has waited beyond the age limit has a share of what is taken (`Overdue`), and so
 has what must start now to keep its deadline (`NearDeadlines`). When that is, is learned from how programs of
@@ -33,6 +36,9 @@ from stretto.sched.orders.near_deadlines import NearDeadlines
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, OrderConfig, Rank, Take
 from stretto.sched.orders.tenant_shares import TenantShares
 from stretto.sched.queries.request import ProgramKey, QueueEntry
+
+_MOST_CORRECTED = 16
+"""Most programs that are priced anew for one choice."""
 
 
 class ProgramsFirst:
@@ -78,6 +84,7 @@ class ProgramsFirst:
 
         for tenant in self._shares.in_turn(now_s):
             chosen = tenant.take(to_fill, few, now_s)
+            self._shares.note(tenant)  # its first programs may have been priced anew
             if chosen is not None or num_asked >= MAX_ASKED:
                 return chosen
         return None
@@ -153,7 +160,20 @@ class _Tenant(ByQuery):
             urgent = self._deadlines.due(now_s)
             if urgent is not None and (num_items := fits(urgent)):
                 return Take(urgent, num_items)
+        if self._config.account.num_held is not None:
+            self._correct_first()
         return super().take(to_fill, fits, now_s)
+
+    def _correct_first(self) -> None:
+        """Price the program that would go next by what caches hold now, until that changes nothing."""
+        if self._moved:
+            self._put_moved()
+        for _ in range(_MOST_CORRECTED if self._keys else 0):
+            name = self._by_key.first
+            program = self._queries[name]
+            if not isinstance(program, _Program) or not program.correct_first():
+                return
+            self._put(name)
 
     def taken(self, entry: QueueEntry, num_items: int) -> None:
         """Count the next items of an entry as no longer waiting."""
@@ -178,6 +198,17 @@ class _Program(ByWay):
     def add(self, entry: QueueEntry) -> None:
         self._name = entry.sorted_under
         self.put(entry, self._config.unit_s * entry.fresh, entry.arrival_s)
+
+    def correct_first(self) -> bool:
+        """Price the entry that would go next by what caches hold of its prompt now; return whether that has
+        changed its price.
+        """
+        entry = self.first()
+        fresh = self._config.account.corrected(entry.request)
+        if fresh is not None:
+            entry.fresh = fresh
+            self.reprice(entry, self._config.unit_s * fresh)
+        return fresh is not None
 
     def key_s(self) -> float:
         config = self._config

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import InstanceLoad
-from stretto.engines.openai_server.config import OpenAIServerConfig
+from stretto.engines.openai_server.config import NO_LIMIT, OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.model.deployment import Deployment, Engine, Replica
@@ -22,8 +22,6 @@ from stretto.sched.queries.request import StepRequest
 from stretto.service.pool.in_process import ANSWERED_BY, SENDER, InProcessClient
 from stretto.wire import paths
 
-_NO_LIMIT = 1_000_000_000
-"""Requests and tokens at the engine's only instance: they wait at the workers, and not before it."""
 _MAX_ATTEMPTS = 3
 """Times that a request is sent: the workers are tried in turn each time, first those that have not broken it
 off; text that was passed on already is not passed on again."""
@@ -147,7 +145,7 @@ def pooled_deployment(
         tokenizer="none",
         api_key_env="",
         timeout_s=_WAIT_S,
-        max_connections=_NO_LIMIT,
+        max_connections=NO_LIMIT,
         max_retries=0,
         warms_prefixes=False,
     )
@@ -155,8 +153,8 @@ def pooled_deployment(
         name,
         contract="llm",
         placement="least_loaded",
-        max_batch=_NO_LIMIT,
-        max_running=_NO_LIMIT,
+        max_batch=NO_LIMIT,  # requests wait at the workers, and not before the only instance
+        max_running=NO_LIMIT,
         timeout_s=None,
         max_attempts=_MAX_ATTEMPTS,
         recover_s=_RECOVER_S,

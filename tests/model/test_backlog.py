@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 
-from stretto.router.deferred_machine import DeferredMachine
+from stretto.model.backlog import ToldLater
 
 
 def test_it_knows_everything_when_it_is_asked() -> None:
     rng, happened, is_asked = random.Random(1), list[int](), [False]
-    deferred = DeferredMachine(list[int](), lambda: is_asked[0])
+    deferred = ToldLater(list[int](), 64, lambda: is_asked[0])
     fewest = 0
     for number in range(2000):
         is_asked[0] = rng.random() < 0.02
-        deferred.tell(list.append, number)
+        deferred.tell(deferred.machine.append, number)
         happened.append(number)
         assert deferred.machine == happened[: len(deferred.machine)]
         fewest = min(fewest, len(deferred.machine) - number - 1)
