@@ -26,7 +26,7 @@ from stretto.planner.running.unplanned_run import OfflineJob
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit
 from stretto.sched.observer import Observer
-from stretto.service.batches.lines_in_process import LinesInProcess, read_line
+from stretto.service.batches.lines_in_process import LinesInProcess, prompt_and_limit
 
 REPLICA = Replica(
     FakeLLM,
@@ -104,7 +104,7 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
     """Each gets the body that OpenAI's API in this process answers with; what it cannot do is refused."""
     chat = {"model": "a", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]}
     asked = {
-        "two": ("/v1/chat/completions", {**chat, "n": 2}),
+        "two": ("/v1/chat/completions", {**chat, "n": 2, "seed": 1}),
         "prompts": ("/v1/completions", {"model": "a", "prompt": ["x", "y"], "max_tokens": 4}),
         "response": ("/v1/responses", {"model": "a", "input": "Hi", "max_output_tokens": 4}),
         "fails": ("/v1/chat/completions", {**chat, "n": 2, "messages": [{"role": "user", "content": "Ho"}]}),
@@ -118,7 +118,7 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
             for id, (url, body) in asked.items()
         )
     )
-    app, store = read_batch_application(file, door=read_line)
+    app, store = read_batch_application(file, door=prompt_and_limit)
     plan = local_plan(app, 1)
     answers, failed, journal = (tmp_path / name for name in ("answers", "failed", "journal"))
     wanted = PlanJob(
@@ -136,7 +136,9 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
     assert outcome == RunOutcome(0, 3, 3)
     answered = {id: line["body"] for id, line in lines(wanted.answers).items()}
     assert [choice["index"] for choice in answered["two"]["choices"]] == [0, 1]
-    assert answered["two"]["usage"]["completion_tokens"] == 10, "tokens of both answers"
+    texts = [choice["message"]["content"] for choice in answered["two"]["choices"]]
+    assert texts[0] != texts[1]
+    assert answered["two"]["usage"]["completion_tokens"] == sum(len(text.split()) for text in texts)
     assert [choice["index"] for choice in answered["prompts"]["choices"]] == [0, 1]
     assert answered["response"]["object"] == "response"
     failures = {line["custom_id"]: line for line in map(json.loads, wanted.failures.open(encoding="utf-8"))}
