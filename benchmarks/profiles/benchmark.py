@@ -18,7 +18,7 @@ from benchmarks.report import Report, Row
 from stretto.costs.fit_profile import fit_profile
 from stretto.costs.refine import RefinedProfile
 from stretto.costs.tokens import num_tokens
-from stretto.engines.batch.embedding import minilm_path
+from stretto.engines.batch.local_models import minilm_path
 from stretto.engines.catalogue import embedding_engine, reranking_engine
 from stretto.engines.contract import BatchEngine
 from stretto.engines.profiling import profile_engine

@@ -10,7 +10,7 @@ from stretto.cli.engines_file import check_replica_fits, deployed, labelled, sha
 from stretto.cli.options import EngineOptions
 from stretto.cli.saved import with_saved_profiles
 from stretto.cluster.machine import Machine, Placed
-from stretto.engines.batch.embedding import MINILM, model_name
+from stretto.engines.batch.local_models import MINILM, model_name
 from stretto.engines.catalogue import RAG_ENGINES, SEARCH_ENGINES, local_engines, search_engines
 from stretto.engines.executables import EXECUTABLES
 from stretto.engines.llms import FOR_SERVERS, STAND_IN, is_url, llm_deployment, llm_replica, server_replica

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stretto.apps.components.component import Component
 from stretto.apps.template import Configuration, Template
 from stretto.engines.batch.chunking import check_sizes, max_tokens
-from stretto.engines.batch.embedding import model_name
+from stretto.engines.batch.local_models import model_name
 from stretto.model.references import Reference
 from stretto.model.values import Chunk
 from stretto.sched.messages import BatchDone, Event

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from stretto.apps.template import Template
 from stretto.cli.saved import with_saved_profiles
-from stretto.engines.batch.embedding import MINILM
+from stretto.engines.batch.local_models import MINILM
 from stretto.engines.catalogue import (
     RAG_ENGINES,
     SEARCH_ENGINES,

@@ -8,11 +8,8 @@ from typing import Any
 from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
-from stretto.engines.batch.embedding import (
-    MINILM,
-    Embedding,
-    EmbeddingConfig,
-)
+from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
+from stretto.engines.batch.local_models import MINILM
 from stretto.engines.batch.reranking import Reranking, RerankingConfig
 from stretto.engines.batch.tools import Tools, ToolsConfig, TurnRecords
 from stretto.engines.batch.transforms import Transforms, TransformsConfig

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 
-from stretto.engines.batch.embedding import model_name
+from stretto.engines.batch.local_models import model_name
 from stretto.model.deployment import Deployment, Replica
 from stretto.model.profile import Profile
 

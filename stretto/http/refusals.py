@@ -69,6 +69,11 @@ def unknown_path(path: str) -> Refused:
     return Refused(404, UNKNOWN_PATH, f"there is nothing at {path!r:.200}")
 
 
+def large_head(max_bytes: int) -> Refused:
+    """Return the refusal of a head that is too large."""
+    return Refused(431, LARGE_HEAD, f"the head has more than {max_bytes} bytes")
+
+
 def too_large(max_bytes: int) -> Refused:
     """Return the refusal of a body that is too large."""
     return Refused(413, TOO_LARGE, f"the body has more than {max_bytes} bytes")
@@ -87,3 +92,8 @@ def draining() -> Refused:
 def over_limit(message: str, retry_after_s: float) -> Refused:
     """Return the refusal of what is beyond a limit now, and may fit later."""
     return Refused(429, OVER_LIMIT, message, retry_after_s=retry_after_s)
+
+
+def too_much_held() -> Refused:
+    """Return the refusal of a request while a server holds all bytes of requests that it may."""
+    return over_limit("the server holds as many bytes of requests as it may; try again", 1.0)

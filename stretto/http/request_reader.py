@@ -16,8 +16,9 @@ from stretto.http.refusals import (
     NO_UPGRADE,
     SLOW_HEAD,
     Refused,
-    over_limit,
+    large_head,
     too_large,
+    too_much_held,
     too_slow,
 )
 
@@ -34,7 +35,6 @@ _MAX_UNREAD_BYTES = 64_000
 """Bytes of the body of a request refused at its head that are taken and forgotten, so that the connection
 can be used after it.
 """
-_RETRY_S = 1.0
 
 
 class _RefusedInside(Exception):
@@ -100,7 +100,7 @@ class RequestReader:
         except httptools.HttpParserError as error:
             self._refuse(Refused(400, MALFORMED, f"not an HTTP/1.1 request: {error}"))
         if self._silent_bytes > _MAX_HEAD_BYTES:
-            self._refuse(_large_head())
+            self._refuse(large_head(_MAX_HEAD_BYTES))
         if self._since_s != math.inf:
             self._count()
 
@@ -170,7 +170,7 @@ class RequestReader:
         self._silent_bytes = 0
         self._head_bytes += len(target)
         if self._head_bytes > _MAX_HEAD_BYTES:
-            self._refuse_inside(_large_head())
+            self._refuse_inside(large_head(_MAX_HEAD_BYTES))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; those after the body of a request are dropped."""
@@ -183,7 +183,7 @@ class RequestReader:
         self._silent_bytes = 0
         self._head_bytes = num_bytes = self._head_bytes + len(name) + len(value)
         if num_bytes > _MAX_HEAD_BYTES:
-            self._refuse_inside(_large_head())
+            self._refuse_inside(large_head(_MAX_HEAD_BYTES))
 
     def on_headers_complete(self) -> None:
         """Check the head. What is wrong with it, or with the length of the body, is refused at once."""
@@ -215,7 +215,7 @@ class RequestReader:
         if num_left > limits.max_body_bytes:
             self._refuse_inside(too_large(limits.max_body_bytes))
         if limits.sink is None and num_left and not limits.budget.fits(num_left, self._num_held):
-            self._refuse_inside(_too_much())
+            self._refuse_inside(too_much_held())
         if limits.budget is not self._budget:
             self._move_to(limits.budget)
         request.limits = limits
@@ -259,7 +259,7 @@ class RequestReader:
         num_bytes = self._num_uncounted + held - self._head_held
         self._num_uncounted, self._head_held = 0, held
         if num_bytes and not self.hold(self._reading, num_bytes):
-            self._refuse(_too_much())
+            self._refuse(too_much_held())
 
     def _move_to(self, budget: ByteBudget) -> None:
         """Count the head of the request that is being read in the budget of its owner."""
@@ -297,11 +297,3 @@ class RequestReader:
             if (sink := self._reading.sink) is not None:
                 sink.close()
         self._reading, self._since_s, self._num_uncounted = ClientRequest(), math.inf, 0
-
-
-def _large_head() -> Refused:
-    return Refused(431, LARGE_HEAD, f"the head has more than {_MAX_HEAD_BYTES} bytes")
-
-
-def _too_much() -> Refused:
-    return over_limit("the server holds as many bytes of requests as it may; try again", _RETRY_S)

@@ -352,28 +352,14 @@ class LocalScheduler:
         return share
 
     def _has_room(self, sequence: TokenSequence, hit: CacheHit) -> bool:
-        """Return whether a prompt fits: into the free blocks, and under the strictest `capacity_tokens`, with
-        shared blocks counted once.
-        """
+        """Return whether a prompt fits into the free blocks, beside what the running ones still need."""
         if not self.running:
             return True
         size = self.config.block_tokens
-        limits = [s.capacity_tokens for s in (*self.running, sequence) if s.capacity_tokens is not None]
-        if limits:
-            on_board = sum(len(s.tokens) + s.num_remaining for s in (*self.running, sequence))
-            if on_board > min(limits) and on_board - size * self._num_repeated(hit) > min(limits):
-                return False
         outstanding = sum([len(s.tokens) // size + 1 - len(s.blocks) for s in self.running])
         needed = self._tables.num_blocks(len(sequence.tokens) + 1) - len(hit.blocks)
         num_available = self.cache.num_available - self.cache.num_idle_in(hit)
         return needed + max(0, outstanding) <= num_available
-
-    def _num_repeated(self, hit: CacheHit) -> int:
-        """Return how many KV blocks of the running sequences, and of one more with a cached prefix `hit`, are
-        also those of another.
-        """
-        shared = [*(s.blocks[: s.num_shared_blocks] for s in self.running), hit.blocks]
-        return sum(map(len, shared)) - len({block for blocks in shared for block in blocks})
 
     def _make_room(self, sequence: TokenSequence, num_tokens: int) -> bool:
         """Give a running sequence blocks for its first `num_tokens`; False means it was itself preempted."""

@@ -33,8 +33,6 @@ class TokenSequence:
         query: name of the query that it belongs to; its prefixes are dropped from the cache
             when the query is released.
         salt: salt of the tenant: equal tokens under different salts share nothing.
-        capacity_tokens: largest number of tokens that all sequences of the instance may have while this one
-            runs, so that it does not get too slow; None for as many as fit into memory.
         blocks: ids of KV blocks; tokens [i·block_tokens, (i+1)·block_tokens) are in `blocks[i]`.
         num_computed: leading tokens whose KV is in the blocks.
         is_offline: whether it gives way to all sequences that are not. Its rank must be larger than theirs.
@@ -49,7 +47,6 @@ class TokenSequence:
     rank: tuple[float, ...] = ()
     query: str = ""
     salt: str = ""
-    capacity_tokens: int | None = None
     is_offline: bool = False
 
     status: Status = Status.WAITING

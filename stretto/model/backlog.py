@@ -14,8 +14,8 @@ _Machine = TypeVar("_Machine")
 
 
 class Backlog:
-    """Calls of which nobody needs to know at once what comes of them. They are made in their order: by
-    `catch_up`, which whoever asks for what comes of them calls before, or when many wait.
+    """Calls of which nobody needs to know at once what comes of them. They are made in their order: when many
+    wait, or by `catch_up`, which comes before each question whose answer depends on them.
 
     Args:
         most: number of calls that wait, at which all are made; None for no limit.
@@ -42,7 +42,9 @@ class Backlog:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Call now what waits, in order. A call that comes of these calls waits for its turn."""
+        """Call now what waits, in order. A call that comes of these calls waits for its turn. What a call
+        raises is raised; those after it go on waiting.
+        """
         if self._is_catching_up:
             return
         self._is_catching_up = True
@@ -51,9 +53,11 @@ class Backlog:
                 self.waiting.popleft()()
         finally:
             self._is_catching_up = False
+            if self.waiting and self._soon is not None:  # a call has failed
+                self._soon(self.catch_up)
 
 
-class ToldLater(Generic[_Machine]):
+class DeferredMachine(Generic[_Machine]):
     """A state machine that gets its events by a backlog. It comes to the same state, as it gets all of them
     in the order in which they happened.
 

@@ -9,9 +9,8 @@ which a program makes one after the other go together; `together` makes sure of 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import Token
 from types import TracebackType
 from typing import Any
@@ -22,6 +21,7 @@ from stretto.programs.connection import ProgramSession, connection_to
 from stretto.programs.fragment import WaitingCall, Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.native_calls import NativeCalls
+from stretto.programs.pending_calls import PendingCalls
 from stretto.programs.values import checked_value
 from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, produced
 from stretto.runtime.home_process import HomeProcess
@@ -51,10 +51,10 @@ class Client:
         self._home: HomeProcess | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: ProgramSession | None = None
-        self._lock = threading.Lock()
         self.ledger = Ledger()
-        self._pending: list[WaitingCall] = []
-        self._num_holding = 0
+        self._pending = PendingCalls(
+            self._soon, lambda calls: self._connection.submit(calls, self.ledger.is_set)
+        )
         self._native = NativeCalls(self.ledger, self._opened, lambda name: self._get(name, None, None))
         self._token: Token[ProgramClient | None] | None = None
 
@@ -104,17 +104,9 @@ class Client:
         """
         return self._opened().usage
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Submit all calls that are made in this `with` block together, as one fragment, when it ends."""
-        with self._lock:
-            self._num_holding += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._num_holding -= 1
-            self._soon(self._flush_unless_held)
+        return self._pending.held()
 
     def call(
         self,
@@ -161,11 +153,7 @@ class Client:
         produces = {name: variable.name_in(self) for name, variable in results.items()}
         call = WaitingCall(work, read, produces, constants, each, guard)
         self.ledger.note_call(call, made)
-        with self._lock:
-            self._pending.append(call)
-            is_first = len(self._pending) == 1
-        if is_first:
-            self._soon(self._flush_unless_held)
+        self._pending.add(call)
         return results
 
     def run_native(
@@ -221,7 +209,7 @@ class Client:
         """Yield the text of a variable as it is generated; see `SemanticVariable.stream`."""
         if not self._is_on_loop():
             raise UserError("text streams on the event loop of the runtime alone: use `async with Client(…)`")
-        self._flush()
+        self._pending.flush()
         async for piece in self._opened().stream(name, perf):
             yield piece
 
@@ -245,7 +233,7 @@ class Client:
         self.ledger.forget([name])
 
         def drop() -> None:
-            self._flush()
+            self._pending.flush()
             self._native.give_up(name)
 
         self._soon(drop)
@@ -298,17 +286,5 @@ class Client:
     async def _get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> object:
         check_deadline(timeout_s, "timeout_s")
         waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
-        self._flush()  # after that, so that no call starts as if nobody wanted it
+        self._pending.flush()  # after that, so that no call starts as if nobody wanted it
         return await waiting
-
-    def _flush_unless_held(self) -> None:
-        """Submit the calls that wait, unless a block of `together` will do so at its end."""
-        if not self._num_holding:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Submit the calls that wait. A fragment that is refused fails its own variables."""
-        with self._lock:
-            calls, self._pending = self._pending, []
-        if calls:
-            self._connection.submit(calls, self.ledger.is_set)

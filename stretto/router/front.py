@@ -235,4 +235,4 @@ def _do(work: _Work) -> None:
     try:
         work()
     except Exception:
-        _log.exception("the end of a request could not be noted")
+        _log.exception("what was to be done later for a request has failed")

@@ -13,7 +13,7 @@ from itertools import count
 from stretto.cluster.placement import Bound, Choice, Placement, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
-from stretto.model.backlog import ToldLater
+from stretto.model.backlog import DeferredMachine
 from stretto.model.deployment import Engine
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
@@ -95,7 +95,7 @@ class OpenRequests:
         engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
         account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
-        self.account = ToldLater(
+        self.account = DeferredMachine(
             account, _MOST_UNTOLD, lambda: bool(self.waiting) or self.announcer is not None
         )
         self.waiting = Waiting(engine, profile, account, config.max_wait_s)
@@ -130,7 +130,8 @@ class OpenRequests:
     def takers(self, name: QueueName, now_s: float) -> Sequence[str]:
         """Return the addresses of the workers that take now what waits in a queue; "" stands for all."""
         if isinstance(name, str):
-            return self.eligible.takers(self.clients[ticket_of(next(iter(self.waiting.queues[name])))], now_s)
+            some = ticket_of(next(iter(self.waiting.queues[name])))
+            return self.eligible.takers(self.clients[some], now_s)
         worker = self.workers.get(name)
         return () if worker is None else (worker.server,)
 

@@ -263,8 +263,8 @@ class RoomAtWorkers:
         self._held.pop(ticket, None)
         self._plain_since_s.pop(ticket, None)
         if (pool := self._of_ticket.pop(ticket, None)) is None:
-            if usage is not None and usage.num_cached_tokens and (told := self._pool_of(request.model)):
-                told.has_hits = True
+            if usage is not None and usage.num_cached_tokens and (pool := self._pool_of(request.model)):
+                pool.has_hits = True
             return
         pool.num_requests -= 1
         if usage is not None:

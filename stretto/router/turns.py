@@ -120,7 +120,6 @@ class Turns:
 
     def _admit(self, worker: WorkerId, now_s: float) -> list[RouterAction]:
         """Send what waits for a worker and fits there now."""
-
         view = self._open.loads.table.get(worker)
 
         def fits(ticket: Ticket) -> bool:

@@ -20,7 +20,8 @@ from stretto.cli import names
 from stretto.cli.commands import app
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.costs.loading import Source
-from stretto.engines.batch.embedding import DTYPES, MINILM
+from stretto.engines.batch.embedding import DTYPES
+from stretto.engines.batch.local_models import MINILM
 from stretto.engines.llms import RECOVER_S
 from stretto.planner.cores import CPU
 from stretto.planner.planners.table import PLANNERS

@@ -13,7 +13,7 @@ from stretto.documents.records import parse_csv, parse_json
 from stretto.documents.sentences import split_sentences
 from stretto.documents.tables import MAX_ROW_CHARS, table_text
 from stretto.engines.batch.chunking import DEFAULT_TOKENS, chunk_document, tokenizer_of
-from stretto.engines.batch.embedding import MINILM
+from stretto.engines.batch.local_models import MINILM
 from stretto.model.errors import DocumentError
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig, chunk_document, max_tokens
-from stretto.engines.batch.embedding import MINILM, Embedding, minilm_path
+from stretto.engines.batch.embedding import Embedding
+from stretto.engines.batch.local_models import MINILM, minilm_path
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Document, Section

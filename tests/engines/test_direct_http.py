@@ -129,5 +129,5 @@ def test_tls_passwords_and_proxies_are_left_to_httpx(
     if proxy is not None:
         monkeypatch.setenv("http_proxy", proxy)
     http = Http(OpenAIServerConfig(url))
-    assert type(http._client) is kind
+    assert type(http._attempts.client) is kind
     asyncio.run(http.aclose())

@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from stretto.engines.batch import embedding as module
-from stretto.engines.batch.embedding import MINILM, Embedding, EmbeddingConfig, minilm_path
+from stretto.engines.batch import local_models
+from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
 from stretto.engines.batch.leading_text import LeadingText
+from stretto.engines.batch.local_models import MINILM, minilm_path
 from stretto.engines.computing import Computing
 from stretto.engines.processor import has_bfloat16
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
@@ -197,7 +199,7 @@ def test_what_has_no_text_is_a_bad_reply(embedding: Embedding) -> None:
 
 def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"other weights")
-    monkeypatch.setattr(module, "minilm_path", lambda: tmp_path)
+    monkeypatch.setattr(local_models, "minilm_path", lambda: tmp_path)
     with pytest.raises(EngineFailure, match="SHA-256"):
         Embedding(EmbeddingConfig())
 

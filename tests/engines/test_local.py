@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.common.mini_model import MINI
 from stretto.engines.batch.calls import CallsConfig
-from stretto.engines.batch.embedding import minilm_path
+from stretto.engines.batch.local_models import minilm_path
 from stretto.engines.catalogue import local_engines
 from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.llms import DEFAULT_LLM, STAND_IN, checkpoint_path, llm_engine

@@ -270,7 +270,6 @@ def test_files_that_are_half_right_are_a_config_error(
         {"level_s": 0},
         {"num_repeats": 0},
         {"num_threads": 0},
-        {"latency_tokens": 0},
     ],
 )
 def test_unusable_setting_is_a_config_error(tiny_checkpoint: Path, changed: dict[str, object]) -> None:
@@ -403,28 +402,6 @@ def test_tenants_hold_no_block_together(tiny_checkpoint: Path) -> None:
     assert not blocks["a"] & blocks["b"]
     stored = [event for event in llm.take_kv_events() if isinstance(event, BlockStored)]
     assert len({event.hash for event in stored}) == len(stored) == 2 * len({e.tokens for e in stored})
-
-
-def test_latency_keeps_the_instance_less_crowded(tiny_checkpoint: Path) -> None:
-    """Eight of about 30 tokens: while a hasty one runs there are 100 at most."""
-    llm = engine(tiny_checkpoint, latency_tokens=100)
-    decode = Decode(max_tokens=20, ignore_eos=True)
-    for number in range(8):
-        prompt = (Segment(f"river {number} runs to the sea"),)
-        llm.admit(
-            LLMTask(number, "q", "", prompt, decode, objective="latency" if number == 2 else "throughput"),
-            (-float(number == 2),),
-        )
-    crowds: dict[bool, set[int]] = {False: set(), True: set()}
-    while llm.has_work():
-        llm.step()
-        running = llm.scheduler.running
-        is_hasty = any(sequence.capacity_tokens for sequence in running)
-        crowds[is_hasty].add(len(running))
-        num_running = sum(len(sequence.tokens) + sequence.num_remaining for sequence in running)
-        assert not is_hasty or num_running <= 100
-    assert max(crowds[True]) == 3
-    assert max(crowds[False]) == 5
 
 
 def test_configuration_crosses_process_borders(tiny_checkpoint: Path) -> None:

@@ -10,7 +10,7 @@ from tokenizers import Encoding, Tokenizer
 
 from stretto.documents.parse import parse_bytes
 from stretto.engines.batch.chunking import DEFAULT_OVERLAP, DEFAULT_TOKENS, chunk_document, tokenizer_of
-from stretto.engines.batch.embedding import MINILM
+from stretto.engines.batch.local_models import MINILM
 
 
 class CountingTokenizer:

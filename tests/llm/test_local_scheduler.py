@@ -211,29 +211,6 @@ def test_tenants_share_nothing() -> None:
     assert [sequence.num_cached for sequence in sequences] == [0, 0, 19]
 
 
-def test_strictest_class_on_board_limits_the_tokens() -> None:
-    machine = scheduler()
-    patient = [TokenSequence(number, prompt(4, number), 6) for number in range(3)]
-    hasty = TokenSequence(9, prompt(4, 9), 6, capacity_tokens=20, rank=(-1.0,))
-    for sequence in (*patient, hasty):
-        machine.add(sequence, 0.0)
-    machine.schedule()
-    assert [sequence.id for sequence in machine.running] == [9, 0]
-
-
-def test_the_strictest_class_on_board_counts_shared_blocks_once() -> None:
-    """Each of three sequences has 8 tokens that all have, 4 of its own and 4 to come."""
-    machine = scheduler()
-    kv = CheckedKV(machine)
-    for number in range(3):
-        tokens = prompt(8) + prompt(4, 50 + number)
-        machine.add(TokenSequence(number, tokens, 4, capacity_tokens=24), 0.0)
-    step(machine, kv)
-    step(machine, kv)
-    assert [sequence.id for sequence in machine.running] == [0, 1]
-    assert run_all(machine, kv) == [0, 1, 2]
-
-
 def ends(machine: LocalScheduler) -> list[int]:
     """Run to the end; return the sequences in the order in which they end."""
     return run_all(machine, CheckedKV(machine))

@@ -13,7 +13,7 @@ from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.model.deployment import Deployment, Replica, deploy
-from stretto.model.errors import BadReply, CapacityError, ConfigError
+from stretto.model.errors import BadReply, CapacityError, ConfigError, EngineUnavailable
 from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
@@ -21,7 +21,7 @@ from stretto.planner.running.offline_job import run_beside
 from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
-from stretto.planner.running.run_request import RunRequest
+from stretto.planner.running.run_request import RunRequest, SentLine
 from stretto.planner.running.unplanned_run import OfflineJob
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit
@@ -154,6 +154,26 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
                 return await run_beside(again, runtime, asking)
 
     assert asyncio.run(beside()) == RunOutcome(0, 4, 4)
+
+
+@pytest.mark.parametrize("num_turns", [0, 2])
+def test_the_end_of_a_line_that_is_cancelled_is_told_once(num_turns: int) -> None:
+    """Also before anything of it has begun: a run that gives a model up would wait for it for ever."""
+    chat = {"model": "a", "max_tokens": 500, "messages": [{"role": "user", "content": "Hi"}]}
+    ends: list[object] = []
+
+    async def main() -> None:
+        async with Runtime([engine()]) as runtime:
+            with closing(LinesInProcess(runtime)) as lines:
+                cancel = lines.begin(SentLine("/v1/chat/completions", chat), ends.append)
+                for _ in range(num_turns):
+                    await asyncio.sleep(0)
+                cancel()
+                for _ in range(50):
+                    await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert list(map(type, ends)) == [EngineUnavailable]
 
 
 def test_the_same_job_goes_on_and_tries_failures_again(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting, unwanted
-from stretto.engines.batch.embedding import MINILM, model_file
+from stretto.engines.batch.local_models import MINILM, model_file
 from stretto.engines.batch.pieces import DocumentText, TextPiece, gap_tokens, text_pieces
 from stretto.engines.contract import BatchEngine
 from stretto.model.errors import ConfigError, QueryCancelled

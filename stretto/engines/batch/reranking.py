@@ -31,7 +31,8 @@ from typing import TypeAlias
 from stretto.documents.sentences import split_sentences
 from stretto.documents.stems import STOP_STEMS, stems
 from stretto.engines.batch.applications import OpApplication, answer_batch
-from stretto.engines.batch.embedding import DTYPES, loading_model
+from stretto.engines.batch.embedding import DTYPES
+from stretto.engines.batch.local_models import loading_model
 from stretto.engines.contract import BatchEngine
 from stretto.model.errors import BadReply, ConfigError
 from stretto.model.tasks import Task

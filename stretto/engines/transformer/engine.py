@@ -27,8 +27,6 @@ from stretto.llm.sequence import TokenSequence
 from stretto.model.errors import CapacityError, ConfigError, StrettoError, UserError
 from stretto.model.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
 
-_MAY_BE_NONE = ("num_threads", "latency_tokens")
-
 
 class TransformerLLM:
     """An LLM engine that runs a checkpoint in our process, with paged KV and continuous batching.
@@ -38,9 +36,9 @@ class TransformerLLM:
 
     def __init__(self, config: TransformerConfig) -> None:
         """Load the checkpoint. Raises ConfigError if it or a setting cannot be used."""
-        for name in ("kv_bytes", "block_tokens", "num_repeats", "num_threads", "latency_tokens"):
+        for name in ("kv_bytes", "block_tokens", "num_repeats", "num_threads"):
             value = getattr(config, name)
-            if not (value is None and name in _MAY_BE_NONE) and (type(value) is not int or value < 1):
+            if not (value is None and name == "num_threads") and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} is {value!r}: a number of at least 1")
         with one_load(f"the checkpoint {config.path}"):
             import torch
@@ -142,7 +140,6 @@ class TransformerLLM:
             rank=rank,
             query=task.query,
             salt=task.tenant,
-            capacity_tokens=self._config.latency_tokens if task.objective == "latency" else None,
             is_offline=task.objective == "offline",
         )
         self._num_sequences += 1

@@ -29,8 +29,6 @@ class TransformerConfig:
         keeps_released: whether prefixes that only an ended query used stay in the cache until
             their memory is needed; None keeps them if the engine's placement policy follows prefixes.
         num_repeats: largest number of decode steps between two checks of the queue.
-        latency_tokens: largest number of tokens that all running sequences may have together, outputs to come
-            included, while a task with the objective "latency" runs; None for as many as fit.
         with_kv_events: whether to record what the prefix cache stores and evicts, for `take_kv_events`.
         level_s: seconds; waiting tasks whose ranks differ by less may start in the order of how much of their
             prompt is cached.
@@ -50,7 +48,6 @@ class TransformerConfig:
     shares_attention: bool = True
     keeps_released: bool | None = None
     num_repeats: int = 1
-    latency_tokens: int | None = None
     with_kv_events: bool = False
     clock: Callable[[], float] = time.monotonic
 

@@ -30,7 +30,7 @@ from stretto.planner.running.plan_executor import (
 from stretto.planner.running.plan_keeper import OnPredicted, PlanKeeper
 from stretto.planner.running.planned_calls import AskedCall, CallAnswer, CallEnded, PlannedCall
 from stretto.planner.running.replanner import Replanner
-from stretto.planner.running.replicas import MakeReplica, run_engine
+from stretto.planner.running.replicas import MakeReplica, engine_of_model
 from stretto.planner.running.sent_lines import AskLines
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
@@ -93,7 +93,7 @@ async def drive(run: DrivenRun, committer: Committer) -> None:
     models = list(run.app.models)
     observers = [watch, *([run.replanning.answers] if run.replanning else []), *run.observers]
     async with Runtime(
-        [Deployment(run_engine(model)) for model in models],
+        [Deployment(engine_of_model(model)) for model in models],
         observers=observers,
         max_queries=_WINDOW * _MOST_ANSWERS * len(models),
     ) as runtime:

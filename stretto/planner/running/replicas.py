@@ -268,8 +268,8 @@ def _check_emulated(problem: Problem, model: str, device: Path, speed: float) ->
             raise ConfigError(f"model {model!r}, tp {tp}: {error.message}") from error
 
 
-def run_engine(model: str) -> Engine:
-    """Return the engine of a run that a model is."""
+def engine_of_model(model: str) -> Engine:
+    """Return the engine that stands for a model in a run."""
     return Engine(
         model,
         contract="llm",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from reprlib import repr as short
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.planner.application import ModelNode
@@ -22,7 +22,7 @@ _LIMITS = {
     "/v1/moderations": (),
 }
 """Fields that limit the answer to a line, by its path; the first one is what a node's limit becomes."""
-ReadLine = Callable[[SentLine], tuple[Sequence[PromptMessage], int]]
+ReadLine: TypeAlias = Callable[[SentLine], tuple[Sequence[PromptMessage], int]]
 """Returns the longest prompt of a line that is handed on, and the most tokens of an answer to it. Raises
 UserError for a line that is refused."""
 
@@ -31,7 +31,9 @@ class AskLines(Protocol):
     """Asks for the answers to lines that are handed on."""
 
     def begin(self, line: SentLine, ended: Callable[[CallAnswer | StrettoError], None]) -> Callable[[], None]:
-        """Begin to ask, and return what cancels that. `ended` is told the answer, or why there is none."""
+        """Begin to ask, and return what cancels that. `ended` is called once, with the answer or why there is
+        none.
+        """
 
     def close(self) -> None:
         """Let go of what asking needs."""

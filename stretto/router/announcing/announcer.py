@@ -133,7 +133,7 @@ class Announcer:
             records, self._records = self._records, []
             self._number += bool(records)
             self._beat_s = now_s
-            waits = self.waiting.told(now_s) if self._has_new_waits or is_due else None
+            waits = self.waiting.announced(now_s) if self._has_new_waits or is_due else None
             self._has_new_waits = False
             yield PeerBatch(
                 self.origin,
@@ -151,7 +151,7 @@ class Announcer:
                 self._gives_history = False
                 yield from self.history.messages(self.origin)
             running, served = self._running_now(), dict(self._served)
-            yield PeerSnapshot(self.origin, self._number, running, served, self.waiting.told(now_s))
+            yield PeerSnapshot(self.origin, self._number, running, served, self.waiting.announced(now_s))
 
     @property
     def is_asked(self) -> bool:

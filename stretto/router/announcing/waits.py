@@ -1,4 +1,4 @@
-"""Who waits for which worker at a router, as its peers are told."""
+"""Who waits for which worker at a router, which its peers want to know."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stretto.router.announcing.wire import short_name
 from stretto.router.waiting import QueueName
 
 _MOST_WAITING = 1024
-"""Owners that wait for one worker, and workers, that are told."""
+"""Owners that wait for one worker, and workers, in one message."""
 
 
 class WaitingHere:
@@ -61,7 +61,7 @@ class WaitingHere:
                     of_worker[owner] = of_worker.get(owner, 0) + num
         return found
 
-    def told(self, now_s: float) -> dict[str, dict[str, int]]:
+    def announced(self, now_s: float) -> dict[str, dict[str, int]]:
         """Return what `by_worker` returns, as far as one message has room for it."""
         return {
             worker: dict(islice(owners.items(), _MOST_WAITING))

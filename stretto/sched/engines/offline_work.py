@@ -46,7 +46,7 @@ class OfflineWork:
 
     def take_urgent(self, num_serving: Callable[[], int], now_s: float) -> QueueEntry | None:
         """Remove and return an entry that must begin, as what waits would take longer at `num_serving`
-        instances than is left. It may have left the queue. None if there is none.
+        instances than is left. None if there is none.
         """
         while self._windows and self._windows[0][2] not in self._seconds:
             heappop(self._windows)

@@ -234,7 +234,9 @@ class EngineQueue:
         self._num_forgotten = self._num_added
 
     def remove(self, entry: QueueEntry) -> None:
-        """Drop all waiting items of an entry, because they are no longer wanted or wait elsewhere."""
+        """Drop all waiting items of an entry, because they are no longer wanted or wait elsewhere. Its `lo`
+        becomes its `hi`.
+        """
         if entry in self._fresh:
             self._put_in_order()
         if entry.alone:

@@ -76,7 +76,7 @@ class ServiceClasses:
                 return None
             case Hold(until_s) if math.isfinite(until_s):
                 return chosen
-            case Take(entry, num_items) if 0 < num_items <= entry.hi - entry.lo:
+            case Take(entry, num_items) if self._waits(entry) and 0 < num_items <= entry.hi - entry.lo:
                 return chosen
         raise InternalError(f"the order {self._policy!r} chose {reprlib.repr(chosen)}, which does not wait")
 
@@ -109,6 +109,9 @@ class ServiceClasses:
         self._orders = {one: self._new_order(self._config) for one in _CLASSES}
         for waiting in self._waiting.values():
             waiting.clear()
+
+    def _waits(self, entry: QueueEntry) -> bool:
+        return entry in self._waiting[entry.sorted_as.criteria]
 
     def _class_to_serve(self, now_s: float) -> Objective | None:
         latency, throughput = self._waiting["latency"], self._waiting["throughput"]

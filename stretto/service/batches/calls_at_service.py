@@ -146,23 +146,24 @@ def begin_asking(
     """Begin to ask a service for the answer to a line, and return what cancels that.
 
     Args:
+        ended: called with what came of it, once, in a later turn of the event loop.
         output: reads the text of the answer; None for a line that is handed on, whose result is the answer as
             it is.
         on_sent: called when the request waits no more for a worker, or does again, as by `answer_of`.
     """
     body = json.dumps(line.body).encode()
 
-    async def make() -> None:
+    async def make() -> CallAnswer | StrettoError:
         try:
-            result = _result(await answer_of(app, tenant, line.path, body, objective, on_sent), output)
-        except asyncio.CancelledError:
-            ended(EngineUnavailable("the call was cancelled"))
-            raise
+            return _result(await answer_of(app, tenant, line.path, body, objective, on_sent), output)
         except Exception as error:
-            result = bug_of(error)
-        ended(result)
+            return bug_of(error)
+
+    def has_ended(task: asyncio.Task[CallAnswer | StrettoError]) -> None:
+        ended(EngineUnavailable("the call was cancelled") if task.cancelled() else task.result())
 
     task = asyncio.create_task(make())
+    task.add_done_callback(has_ended)  # also if it is cancelled before it begins
 
     def cancel() -> None:
         task.cancel()

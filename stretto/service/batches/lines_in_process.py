@@ -56,14 +56,15 @@ class LinesInProcess:
     """
 
     def __init__(self, runtime: Runtime, objective: Objective = "throughput") -> None:
-        config = ServiceConfig(limits=Limits(output_tokens=_NO_LIMIT), max_body_bytes=_MAX_BYTES)
+        limits = Limits(sessions=_NO_LIMIT, output_tokens=_NO_LIMIT)
+        config = ServiceConfig(limits=limits, max_body_bytes=_MAX_BYTES)
         self._app = ServiceApp(config)
         apps = AppService(runtime, {}, config.apps)
         self._app.routes.add(*OpenAIRoutes(runtime, apps, (), {}, lambda: False).routes)
         self._objective = objective
 
     def begin(self, line: SentLine, ended: Callable[[CallAnswer | StrettoError], None]) -> Callable[[], None]:
-        """Begin to ask for the answer to a line, and return what cancels that."""
+        """Begin to ask for the answer to a line, and return what cancels that (`begin_asking`)."""
         tenant = self._app.tenants.named("")
         assert tenant is not None, "a service without tenants has the one without a name"
         return begin_asking(self._app, tenant, line, ended, self._objective)
