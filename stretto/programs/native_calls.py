@@ -46,7 +46,8 @@ class NativeCalls:
                 value = await run(await asyncio.gather(*(self._get(name) for name in reads)))
             except StrettoError as error:
                 value = Failure(error)
-            if self._ledger.knows(made) and not self._session().is_closed():
+            is_wanted = self._ledger.knows(made) or made in self._given_up
+            if is_wanted and not self._session().is_closed():
                 self._session().provide(made, value)
 
         self._num_readers.update(reads)
@@ -55,13 +56,13 @@ class NativeCalls:
         task.add_done_callback(lambda _: self._end(made, reads))
 
     def give_up(self, name: str) -> None:
-        """Give a variable up: stop the call that makes it, and free it once no call has to read it."""
-        if name in self._running:
-            self._running[name].cancel()
+        """Give a variable up: once no call has to read it, stop the call that makes it, and free it."""
         if self._num_readers[name]:
             self._given_up.add(name)
-        else:
-            self._free(name)
+            return
+        if name in self._running:
+            self._running[name].cancel()
+        self._free(name)
 
     def cancel(self) -> None:
         """Stop all calls."""
@@ -82,7 +83,7 @@ class NativeCalls:
                 if name in self._given_up:
                     self._given_up.discard(name)
                     if not self._session().is_closed():
-                        self._free(name)
+                        self.give_up(name)
 
     def _free(self, name: str) -> None:
         """Give a variable up that no call has to read any more; its name may be used again."""

@@ -108,6 +108,8 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
         "prompts": ("/v1/completions", {"model": "a", "prompt": ["x", "y"], "max_tokens": 4}),
         "response": ("/v1/responses", {"model": "a", "input": "Hi", "max_output_tokens": 4}),
         "fails": ("/v1/chat/completions", {**chat, "n": 2, "messages": [{"role": "user", "content": "Ho"}]}),
+        "echo": ("/v1/completions", {"model": "a", "prompt": "x", "echo": True, "max_tokens": 0}),
+        "none": ("/v1/chat/completions", {**chat, "max_tokens": 0}),
         "logprobs": ("/v1/chat/completions", {**chat, "logprobs": True}),
         "vector": ("/v1/embeddings", {"model": "a", "input": "x"}),
     }
@@ -133,7 +135,7 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
         lines_at=LinesInProcess,
     )
     outcome = run_job(wanted, lambda num_ended, num_left: None)
-    assert outcome == RunOutcome(0, 3, 3)
+    assert outcome == RunOutcome(0, 3, 5)
     answered = {id: line["body"] for id, line in lines(wanted.answers).items()}
     assert [choice["index"] for choice in answered["two"]["choices"]] == [0, 1]
     texts = [choice["message"]["content"] for choice in answered["two"]["choices"]]
@@ -144,6 +146,7 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
     failures = {line["custom_id"]: line for line in map(json.loads, wanted.failures.open(encoding="utf-8"))}
     assert failures["fails"]["response"]["status_code"] == 400
     assert "logprobs is not supported here" in failures["logprobs"]["error"]["message"]
+    assert all("max_tokens must be at least 1" in failures[id]["error"]["message"] for id in ("none", "echo"))
     assert "not /v1/embeddings" in failures["vector"]["error"]["message"]
 
     async def beside() -> RunOutcome:
@@ -152,7 +155,7 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
                 again = OfflineJob(app, store, *(tmp_path / name for name in ("a", "f", "j")))
                 return await run_beside(again, runtime, asking)
 
-    assert asyncio.run(beside()) == RunOutcome(0, 4, 2)
+    assert asyncio.run(beside()) == RunOutcome(0, 4, 4)
 
 
 @pytest.mark.parametrize("num_turns", [0, 2])

@@ -425,6 +425,29 @@ async def test_a_native_call_that_is_dropped_does_not_wait_any_more() -> None:
 
 
 @in_virtual_time
+async def test_a_native_call_whose_result_is_dropped_runs_on_for_those_that_read_it() -> None:
+    @P.NativeFunction
+    async def function(text: str) -> str:
+        return text
+
+    async with Runtime(engines(Desk())) as runtime, P.Client(runtime) as client:
+        for is_wanted in (True, False):
+            late = P.SemanticVariable()
+            first = function(late)
+            second = function(first)
+            first.drop()
+            await asyncio.sleep(1)
+            if is_wanted:
+                late.set("x")
+                assert await second.aget(timeout_s=5) == "x"
+            else:
+                second.drop()
+                await asyncio.sleep(1)
+            assert client._native.is_idle()
+            assert client._opened()._variables.known(first._name) is None
+
+
+@in_virtual_time
 async def test_a_circle_through_a_native_function_is_refused() -> None:
     async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
         a = P.SemanticVariable(name="a")

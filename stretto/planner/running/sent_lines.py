@@ -58,5 +58,6 @@ def sent_line(url: str, body: Mapping[str, Any], node: ModelNode, limit: int | N
     if body.get("stream"):
         raise ConfigError("body: the answer to a line of a Batch file cannot be streamed; leave stream out")
     names = _LIMITS[url]
-    own = {names[0]: limit} if limit is not None and names and not any(map(body.get, names)) else {}
+    is_limited = not names or any(body.get(name) is not None for name in names)  # by 0 too: an echo alone
+    own = {} if limit is None or is_limited else {names[0]: limit}
     return SentLine(url, {**body, "model": node.model, **own})
