@@ -22,7 +22,8 @@ from stretto.router.messages import Ticket, WorkerId
 
 _REASON = "most room for offline work"
 _MOST_ENDED = 256
-"""Requests that have ended from which is learned when offline work comes: about as many as ever count."""
+"""Requests that have ended from which is learned when offline work comes. Where as many run at once, their
+mean number is too low at first, until `KeptFree` has followed them for some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
