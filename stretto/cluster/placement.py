@@ -104,7 +104,7 @@ class PlacementRequest:
     hints: Mapping[InstanceId, int] = field(default_factory=dict)
     computing: Mapping[InstanceId, int] = field(default_factory=dict)
     tenant: str = ""
-    slack_s: float = 0.0
+    slack_s: float = math.inf
     bound_to: InstanceId | None = None
     ahead_s: float = 0.0
     purpose: Purpose = Purpose()

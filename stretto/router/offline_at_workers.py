@@ -195,7 +195,8 @@ class OfflineWhenAsked:
         if (sent := self._running.pop(ticket, None)) is None:
             self.catch_up().ended(ticket, worker, request, num_output, now_s)
         elif now_s > sent.at_s:  # else its time tells nothing
-            self._ended.append((sent, num_output, now_s))
+            bare = PlacementRequest(request.num_tokens, request.expected_output)  # keys may be large
+            self._ended.append((_Sent(sent.at_s, ticket, bare, sent.choice), num_output, now_s))
 
     def catch_up(self) -> OfflineAtWorkers:
         """Return the machine, after it got to know what has happened, in order."""
