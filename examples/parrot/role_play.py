@@ -1,4 +1,4 @@
-"""Ten conversations that begin alike, and an output that stands before the input: the LLM confirms its role,
+"""Six conversations that begin alike, and an output that stands before the input: the LLM confirms its role,
 then it is asked.
 
 python examples/parrot/role_play.py

@@ -83,9 +83,9 @@ def _door() -> tuple[ReadLine | None, Callable[[Runtime], AskLines] | None]:
     """Return what reads lines for OpenAI's API in this process, and what asks it; None if it is not there."""
     if not is_installed("httptools", "httpx"):
         return None, None
-    from stretto.service.batches.lines_in_process import LinesInProcess, read_line
+    from stretto.service.batches.lines_in_process import LinesInProcess, prompt_and_limit
 
-    return read_line, LinesInProcess
+    return prompt_and_limit, LinesInProcess
 
 
 def _check(given: RunPlanOptions) -> None:

@@ -216,13 +216,13 @@ def _beside(
     from stretto.planner.running.offline_job import run_beside
     from stretto.planner.running.requests import read_run_requests
     from stretto.planner.running.unplanned_run import OfflineJob
-    from stretto.service.batches.lines_in_process import LinesInProcess, read_line
+    from stretto.service.batches.lines_in_process import LinesInProcess, prompt_and_limit
 
     if app is None:
-        application, store = read_batch_application(requests, door=read_line)
+        application, store = read_batch_application(requests, door=prompt_and_limit)
     else:
         application = read_application(app)
-        store = read_run_requests(requests, application, door=read_line)
+        store = read_run_requests(requests, application, door=prompt_and_limit)
     answers, failures, journal = (
         requests.with_name(f"{requests.name}.{ending}") for ending in ("answers", "failed", "journal")
     )

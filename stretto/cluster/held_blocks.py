@@ -88,7 +88,8 @@ class HeldBlocks:
 
     def longest(self, blocks: Sequence[BlockHash]) -> int:
         """Return the length of the longest prefix of `blocks` (the block hashes of a prompt) that any one
-        instance holds, in blocks, wherever it holds them.
+        instance holds, in blocks, wherever it holds them. An instance counts as holding all that comes before
+        a block that it holds, as caches evict the end of a prefix first.
         """
         return next((i for i in range(len(blocks), 0, -1) if blocks[i - 1] in self._holders), 0)
 

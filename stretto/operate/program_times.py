@@ -29,7 +29,8 @@ _LLM_OPERATIONS = ("prefill", "decode")
 
 @dataclass(slots=True, eq=False)
 class RequestTime:
-    """Where the time of one request went. Its parts are computed when somebody asks for them.
+    """Where the time of one request went. Its parts are computed once, when somebody first asks for them, by
+    what is known then of how fast its model is.
 
     Attributes:
         number: place among the requests of its program, from 0 on.

@@ -45,7 +45,8 @@ class HitCorrection:
 class ReportedHits:
     """How many tokens of prompts workers have found in their caches, by what they report.
 
-    vLLM tells of hits alone: of a worker that has told of one before, counts without one tell of a miss.
+    vLLM reports cached tokens only of a hit. So once a worker has reported one, counts without cached tokens
+    mean a miss.
     """
 
     def __init__(self) -> None:
@@ -60,5 +61,5 @@ class ReportedHits:
         return 0 if is_miss else None
 
     def forget(self, worker: WorkerId) -> None:
-        """Forget what a worker has told."""
+        """Forget what a worker has reported."""
         self._telling -= {(worker, True), (worker, False)}

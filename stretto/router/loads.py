@@ -65,7 +65,7 @@ class RunningAtWorker:
 
 
 class WorkerLoads:
-    """The table of workers that a placement policy reads, and the events that it is told.
+    """The table of workers that a placement policy reads, and the events that it observes.
 
     Attributes:
         table: views of the workers that the policy may choose.

@@ -22,7 +22,8 @@ from stretto.router.messages import Ticket, WorkerId
 
 _REASON = "most room for offline work"
 _MOST_ENDED = 256
-"""Requests that have ended from which is learned when offline work comes: about as many as ever count."""
+"""Requests that have ended from which is learned when offline work comes. Where as many run at once, their
+mean number is too low at first, until `KeptFree` has followed them for some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +163,9 @@ class OfflineAtWorkers:
 
 
 class OfflineWhenAsked:
-    """The offline requests at workers, which get to know of other requests when somebody asks. While there is
-    no offline work nobody does: then only the last ones that have ended, and those that run, are kept.
+    """The offline requests at workers, brought up to date on other requests only when they are asked. While
+    there is no offline work, nothing asks, and only the requests that run and the last ones that have ended
+    are kept.
 
     Attributes:
         machine: what is known so far.

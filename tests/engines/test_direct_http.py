@@ -15,7 +15,7 @@ from stretto.http.client.address import Address
 from stretto.http.client.by_httpx import HttpxClient
 from stretto.http.client.client import Target
 from stretto.http.client.direct import DirectClient
-from stretto.model.errors import BadReply, EngineUnavailable
+from stretto.model.errors import BadReply, ConfigError, EngineUnavailable
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nso"
 
@@ -131,3 +131,13 @@ def test_tls_passwords_and_proxies_are_left_to_httpx(
     http = Http(OpenAIServerConfig(url))
     assert type(http._attempts.client) is kind
     asyncio.run(http.aclose())
+
+
+def test_no_certificates_are_read_for_a_plain_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take 36 ms of processor time."""
+    for name in ("http_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    asyncio.run(Http(OpenAIServerConfig("http://host")).aclose())
+    with pytest.raises(ConfigError):
+        Http(OpenAIServerConfig("https://host"))

@@ -26,7 +26,7 @@ from stretto.planner.running.unplanned_run import OfflineJob
 from stretto.runtime.runtime import Runtime
 from stretto.sched.messages import Action, Admit
 from stretto.sched.observer import Observer
-from stretto.service.batches.lines_in_process import LinesInProcess, read_line
+from stretto.service.batches.lines_in_process import LinesInProcess, prompt_and_limit
 
 REPLICA = Replica(
     FakeLLM,
@@ -120,7 +120,7 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
             for id, (url, body) in asked.items()
         )
     )
-    app, store = read_batch_application(file, door=read_line)
+    app, store = read_batch_application(file, door=prompt_and_limit)
     plan = local_plan(app, 1)
     answers, failed, journal = (tmp_path / name for name in ("answers", "failed", "journal"))
     wanted = PlanJob(
@@ -138,7 +138,9 @@ def test_lines_with_several_answers_are_handed_on(tmp_path: Path) -> None:
     assert outcome == RunOutcome(0, 3, 5)
     answered = {id: line["body"] for id, line in lines(wanted.answers).items()}
     assert [choice["index"] for choice in answered["two"]["choices"]] == [0, 1]
-    assert answered["two"]["usage"]["completion_tokens"] == 10, "tokens of both answers"
+    texts = [choice["message"]["content"] for choice in answered["two"]["choices"]]
+    assert texts[0] != texts[1]
+    assert answered["two"]["usage"]["completion_tokens"] == sum(len(text.split()) for text in texts)
     assert [choice["index"] for choice in answered["prompts"]["choices"]] == [0, 1]
     assert answered["response"]["object"] == "response"
     failures = {line["custom_id"]: line for line in map(json.loads, wanted.failures.open(encoding="utf-8"))}

@@ -37,7 +37,7 @@ _STALE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AskAgain:
     """A reason to ask a server again.
 
     Attributes:
@@ -69,7 +69,7 @@ class HttpConfig(Protocol):
     def max_backoff_s(self) -> float: ...
 
 
-class Attempts:
+class SingleAttempts:
     """Sends requests to one server, each once.
 
     Attributes:
@@ -104,7 +104,7 @@ class Attempts:
         if not has_host:
             raise ConfigError(f"{config.url!r} names no host")
 
-    async def send(self, path: str, body: bytes | None) -> HttpAnswer | Refusal:
+    async def send(self, path: str, body: bytes | None) -> HttpAnswer | AskAgain:
         """Do what `_attempt` does; learn from the first answer whether paths of the API begin with `v1/`."""
         url = self._url
         try:
@@ -114,11 +114,11 @@ class Attempts:
             if not self._url.is_guess or url.target(path) == self._url.target(path):
                 raise
             found = await self._attempt(url.target(path), body)
-        if not isinstance(found, Refusal) and path.startswith("v1/"):
+        if not isinstance(found, AskAgain) and path.startswith("v1/"):
             self._url = replace(url, is_guess=False)
         return found
 
-    async def _attempt(self, path: str, body: bytes | None) -> HttpAnswer | Refusal:
+    async def _attempt(self, path: str, body: bytes | None) -> HttpAnswer | AskAgain:
         """Return a successful answer, or why to try again."""
         sent_s = time.monotonic()
         try:
@@ -131,7 +131,7 @@ class Attempts:
         except EngineUnavailable as broken:  # perhaps the connection had idled for too long
             if time.monotonic() - sent_s > _STALE_S:
                 raise
-            return Refusal(broken, None, has_broken=True)
+            return AskAgain(broken, None, has_broken=True)
         if 200 <= answer.status < 300:
             return answer
         try:
@@ -153,8 +153,8 @@ class Attempts:
             raise BadServer(problem)
         wait_s = read_retry_after(answer.header("retry-after"), time.time())
         if answer.status in _BUSY:
-            return Refusal(EngineBusy(problem, retry_after_s=wait_s or 0.0), wait_s)
-        return Refusal(EngineUnavailable(problem), wait_s)
+            return AskAgain(EngineBusy(problem, retry_after_s=wait_s or 0.0), wait_s)
+        return AskAgain(EngineUnavailable(problem), wait_s)
 
     def _silence(self) -> EngineTimeout:
         return EngineTimeout(f"{self.name} was silent for {self._config.timeout_s} s")

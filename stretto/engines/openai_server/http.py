@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from stretto.engines.openai_server.attempts import Attempts, HttpConfig, Refusal
+from stretto.engines.openai_server.attempts import AskAgain, HttpConfig, SingleAttempts
 from stretto.http.client.client import HttpAnswer, HttpClient
 from stretto.model.errors import BadServer, ConfigError, EngineUnavailable, EngineUnreachable
 from stretto.wire import sse
@@ -45,7 +45,7 @@ class Http:
     def __init__(self, config: HttpConfig, client: HttpClient | None = None) -> None:
         """Create the client; nothing is sent yet. Raises ConfigError if the URL or the key cannot be used."""
         self._config = config
-        self._attempts = Attempts(config, client)
+        self._attempts = SingleAttempts(config, client)
         self.name = self._attempts.name
 
     async def aclose(self) -> None:
@@ -152,7 +152,7 @@ class Http:
                 if error is None:
                     raise
                 raise error from refusal  # the request has reached the server before
-            if not isinstance(answer, Refusal):
+            if not isinstance(answer, AskAgain):
                 return answer
             error = answer.error
             if num_retries == 0 or (others_serve and not answer.has_broken):

@@ -27,7 +27,7 @@ _MAX_BYTES = 64_000_000
 _NO_LIMIT = 2**40
 
 
-def read_line(line: SentLine) -> tuple[Sequence[PromptMessage], int]:
+def prompt_and_limit(line: SentLine) -> tuple[Sequence[PromptMessage], int]:
     """Return the longest prompt of a line, and the most tokens of an answer to it (`ReadLine`).
 
     Raises:
