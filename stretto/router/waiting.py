@@ -65,6 +65,7 @@ class Waiting:
         """Take a request out of its queue, because its turn has come."""
         name, entry = self._entries.pop(ticket)
         queue = self.queues[name]
+        entry = _now(entry, queue)
         item = queue.take(entry, 1)
         queue.started(entry, item, item + 1)
         self._settle(name)
@@ -72,7 +73,8 @@ class Waiting:
     def remove(self, ticket: Ticket) -> None:
         """Take a request out of its queue, because it leaves or waits elsewhere."""
         name, entry = self._entries.pop(ticket)
-        self.queues[name].remove(entry)
+        queue = self.queues[name]
+        queue.remove(_now(entry, queue))
         self._settle(name)
 
     def choose(self, name: QueueName, fits: Callable[[Ticket], bool], now_s: float) -> Ticket | None:
@@ -81,7 +83,11 @@ class Waiting:
         if queue is None:
             return None
         chosen = queue.choose(0, lambda entry: int(fits(ticket_of(entry))), now_s)
-        return ticket_of(chosen.entry) if isinstance(chosen, Take) else None
+        if not isinstance(chosen, Take):
+            return None
+        ticket = ticket_of(chosen.entry)
+        self._entries[ticket] = name, chosen.entry
+        return ticket
 
     def heads(self, name: QueueName, limit: int, now_s: float) -> list[Ticket]:
         """Return the requests of a queue that would go next, at most `limit`."""
@@ -127,6 +133,15 @@ class Waiting:
             del self.queues[name]
         if not self._entries:
             self._dues.clear()
+
+
+def _now(entry: QueueEntry, queue: EngineQueue) -> QueueEntry:
+    """Return the entry of a request that waits in a queue. Offline work that must begin to keep its deadline
+    has got another one there.
+    """
+    if entry.lo < entry.hi:
+        return entry
+    return next(one for one in queue if one.query == entry.query)
 
 
 def ticket_of(entry: QueueEntry) -> Ticket:

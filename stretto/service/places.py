@@ -31,7 +31,7 @@ class LastInstance:
 
 
 class LastInstances(Observer):
-    """An observer that keeps the last place of each step of each query, up to 1,000 steps of one."""
+    """An observer that keeps the last place of each step of each query, of one of the 1,000 last steps."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[str, LastInstance]] = {}
@@ -40,10 +40,11 @@ class LastInstances(Observer):
         """Keep the place of a request; forget those of a query that ends."""
         if type(action) is Admit and action.task.decode is not None:
             places = self._of.setdefault(action.task.query, {})
-            if len(places) < _MAX_STEPS:
-                places[_NUMBER.sub("", action.task.step)] = LastInstance(
-                    action.engine, action.instance, action.task.objective, action.reason
-                )
+            step = _NUMBER.sub("", action.task.step)
+            places.pop(step, None)
+            places[step] = LastInstance(action.engine, action.instance, action.task.objective, action.reason)
+            if len(places) > _MAX_STEPS:
+                del places[next(iter(places))]
         elif type(action) is Reply:
             self._of.pop(action.query, None)
 

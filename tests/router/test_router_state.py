@@ -76,6 +76,23 @@ def test_requests_wait_in_order_for_room() -> None:
     assert router_state.view.num_clients == 0
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_offline_requests_that_must_begin_to_keep_their_deadline_are_sent(leaves: bool) -> None:
+    router_state = router_state_of(1, num_slots=1)
+    offline = replace(REQUEST, objective="offline", deadline_s=10.0)
+    first, second, third = (arrive(router_state, 0.0, offline)[0] for _ in range(3))
+    assert sends(router_state.membership.check_passed(0, MODELS, None, 9.9)) == []  # they are urgent now
+    if leaves:
+        assert sends(router_state.left(second, 10.0)) == []
+    router_state.check_invariants()
+    sent = [
+        *sends(router_state.answered(first, 200, WorkerUsage(), 10.0)),
+        *sends(router_state.timers.expire(11.0)),
+    ]
+    assert sent == [(third if leaves else second, 0)]
+    router_state.check_invariants()
+
+
 def test_a_waiting_request_of_a_lost_client_is_never_sent() -> None:
     router_state = router_state_of(1, num_slots=1)
     first, second = (arrive(router_state, 0.0)[0] for _ in range(2))
@@ -421,7 +438,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     placement = policy()
     settings = {"max_hold_s": choices.choice([5.0, 60.0]), "order": [*ORDERS][seed % len(ORDERS)]}
     router_state = router_state_of(3, placement, num_slots=2, max_waiting=6, max_wait_s=30.0, **settings)
-    kv_tokens = choices.choice([None, 1000, 3000])
+    sizes = choices.choice([(None,), (1000,), (3000,), (None, 1000, 3000)])
     at_worker: dict[Ticket, WorkerId] = {}
     open_tickets: set[Ticket] = set()
     begun: set[Ticket] = set()
@@ -460,6 +477,8 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                     num_tokens=64 * num_blocks + choices.randrange(64),
                     key=PromptKey(choices.choice(beginnings), 64),
                     client_key=choices.choice(["", "", "k1", "k2"]),
+                    objective=choices.choice(["latency", "throughput", "throughput", "offline"]),
+                    deadline_s=choices.choice([None, None, 1.0, 20.0]),
                     program=NamedProgram(
                         choices.choice(["", "a", "b", "c", "d"]),
                         is_final=choices.random() < 0.1,
@@ -492,7 +511,11 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 at_worker.pop(ticket, None)
                 act(router_state.left(ticket, now_s))
             case "pass" if workers:
-                act(router_state.membership.check_passed(choices.choice(workers), MODELS, kv_tokens, now_s))
+                act(
+                    router_state.membership.check_passed(
+                        choices.choice(workers), MODELS, choices.choice(sizes), now_s
+                    )
+                )
             case "miss" if workers:
                 is_gone = choices.random() < 0.3
                 act(
@@ -511,7 +534,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
                 worker = router_state.membership.add(
                     WorkerConfig(url=f"http://new{now_s}", num_slots=2, api_key="k")
                 ).id
-                act(router_state.membership.check_passed(worker, MODELS, kv_tokens, now_s))
+                act(router_state.membership.check_passed(worker, MODELS, choices.choice(sizes), now_s))
 
     common = ["arrive"] * 6 + ["answer"] * 5 + ["begin", "pass", "pass"]
     rare = ["refuse", "fail", "leave", "miss", "drain", "remove", "add"]
@@ -522,7 +545,7 @@ def test_whatever_happens_every_request_ends_once_and_all_loads_return(
     for _ in range(120):
         now_s += 1.0
         for worker in router_state.view.workers():
-            act(router_state.membership.check_passed(worker.id, MODELS, kv_tokens, now_s))
+            act(router_state.membership.check_passed(worker.id, MODELS, choices.choice(sizes), now_s))
         step("answer")
         act(router_state.timers.expire(now_s))
     assert not open_tickets
