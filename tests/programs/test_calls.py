@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import threading
 from functools import partial
 from typing import Any
@@ -415,7 +416,13 @@ async def test_the_fragment_of_figure_7_is_what_figure_8_shows() -> None:
             translate(test, P.SemanticVariable())
             await test
         (plan,) = runtime.plan_cache._plans.values()
-    assert print_graph(plan.graph).splitlines()[0] == "graph fragment(%task: any, %language: late any)"
+    lines = print_graph(plan.graph).splitlines()
+    assert lines[0] == "graph fragment(%task: any, %language: late any)"
+    assert [re.findall(r"%([\w.]+)", line) for line in lines if "prefill" in line] == [
+        ["WritePythonCode.code.prompt", "task"],
+        ["WriteTestCode.test.prompt", "task", "WritePythonCode.code"],
+        ["translate.translated.prompt", "language", "WriteTestCode.test"],
+    ]
 
 
 @in_virtual_time
