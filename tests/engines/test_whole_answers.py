@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.openai_stub import OpenAIStub, Reply
 
-import stretto.engines.openai_server.http as http
+import stretto.engines.openai_server.attempts as attempts
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.whole_answers import WholeAnswers
 from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable, EngineUnreachable
@@ -213,7 +213,7 @@ def test_a_server_that_dies_in_mid_answer_has_had_the_request(monkeypatch: pytes
     failed = asyncio.run(main())
     assert isinstance(failed.error, EngineUnavailable)
     assert not isinstance(failed.error, EngineUnreachable)
-    monkeypatch.setattr(http, "_STALE_S", -1.0)  # as if the server had worked on it for a while
+    monkeypatch.setattr(attempts, "_STALE_S", -1.0)  # as if the server had worked on it for a while
     assert not isinstance(asyncio.run(main()).error, EngineUnreachable)
 
 

@@ -16,12 +16,14 @@ PAGE = (Path(__file__).parents[2] / "docs" / "semantic_variables.md").read_text(
 
 def test_the_examples_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(
-        engines, "llm_engine", lambda _: desk_llm(Desk(lambda prompt: "test" if "QA" in prompt else "code"))
+        engines,
+        "llm_engine",
+        lambda _: desk_llm(Desk(lambda prompt: "Norwegian" if "Which language" in prompt else "Oslo")),
     )
     scope: dict[str, object] = {"__name__": "page"}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "semantic_variables.md", "exec"), scope)
-    assert capsys.readouterr().out == "code\ntest\n"
+    assert capsys.readouterr().out == "Oslo\nNorwegian\n"
     tell = scope["tell"]
     assert list(tell.outputs) == ["joke", "rating"]  # type: ignore[attr-defined]
 
