@@ -24,7 +24,7 @@ async def main(paths: list[Path]) -> None:
     documents = load_documents(paths)
     app = naive_rag(small_llm=True)  # without it for a larger LLM than the default one
     async with Runtime(local_engines()) as runtime:
-        inputs = {"question": "How long may a line be?", "files": documents}
+        inputs = {"question": "How many characters may a line have at most?", "files": documents}
         queries = [await runtime.submit(app, inputs, configuration=c) for c in SETTINGS.values()]
         for name, query in zip(SETTINGS, queries, strict=True):
             print(f"{name}: {(await query)['answer']}")
