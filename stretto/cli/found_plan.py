@@ -99,9 +99,9 @@ def plan_notes(found: FoundPlan) -> Iterator[str]:
     problem, predicted_s = found.problem, found.predicted_s
     low_s, high_s = likely_interval(predicted_s)
     yield (
-        f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s ({low_s:.1f} to {high_s:.1f} s with 90 %, "
-        f"from {len(predicted_s)} draws); lower bound: {found.bound_s:.1f} s; "
-        f"by {found.plan.planner} in {found.search_s:.1f} s"
+        f"predicted: {sum(predicted_s) / len(predicted_s):.1f} s on {problem.machine.name} "
+        f"({low_s:.1f} to {high_s:.1f} s with 90 %, from {len(predicted_s)} draws); "
+        f"lower bound: {found.bound_s:.1f} s; searched for {found.search_s:.1f} s, by {found.plan.planner}"
     )
     if any(is_estimated(problem, span) for span in found.done.spans):
         yield "* not measured: step times, time to start or lengths of answers are those of others"
