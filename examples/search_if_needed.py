@@ -16,8 +16,11 @@ from stretto import ABSENT, Input, Runtime, Template, load_documents
 from stretto.components import Condition, FirstPresent, LLMCall, Synthesis, ToolCall, WebSearch
 from stretto.engines import local_engines, web_engine
 
-NOTES = "Anna keeps the key of the library. Ben orders new books every Friday. The reading room has forty chairs."
-QUESTIONS = ("How many chairs does the reading room have?", "What did the captain promise to pay Jim every month?")
+NOTES = "Anna keeps the key of the library. The reading room has forty chairs."
+QUESTIONS = (
+    "How many chairs does the reading room have?",
+    "What did the captain promise to pay Jim every month?",
+)
 
 
 def speaks_of(question: str, text: str) -> str:

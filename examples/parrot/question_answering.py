@@ -1,6 +1,7 @@
 """A question, its answer, and the next question: each call waits for a person.
 
-printf "What is the capital of France?\nHow many legs does a spider have?\n" | python examples/parrot/question_answering.py
+printf "What is the capital of France?\nHow many legs does a spider have?\n" |
+    python examples/parrot/question_answering.py
 """
 
 import sys
