@@ -53,7 +53,7 @@ class CallSteps:
                 self._prompt.append(Slot(part.name))
             else:
                 output = self.outputs[part.name]
-                made = [self._generate(part.name, output) for _ in range(output.num_samples or 1)]
+                made = [self._generate(part.name, output, at) for at in range(output.num_samples or 1)]
                 first = made[0]
                 if self._asks_again(output, is_mapped=first.each):
                     refs[part.name] = self._ask_again(first, output)
@@ -107,8 +107,8 @@ class CallSteps:
             f"{self.name}.{reply.port}.value", "expand", args, config=config, strategy=strategy
         )
 
-    def _generate(self, name: str, output: Output) -> Arg:
-        """Add the steps that generate one output after the prompt so far; return it as an argument."""
+    def _generate(self, name: str, output: Output, sample: int) -> Arg:
+        """Add the steps that generate a sample of an output after the prompt so far, and return it."""
         parts = tuple(self._prompt)
         if parts and parts[-1] == Constant("", "assistant"):  # the model's markup begins that message itself
             parts = parts[:-1]
@@ -122,7 +122,7 @@ class CallSteps:
         kv = self.build.add(f"{full}.prompt", "prefill", args, engine=engine, prompt=parts, strategy=strategy)
         kv_arg = [Arg("kv", kv, is_mapped)]
         decoded = self.build.add(
-            full, "decode", kv_arg, engine=engine, config=output.settings, strategy=strategy
+            full, "decode", kv_arg, engine=engine, config=output.sample_settings(sample), strategy=strategy
         )
         return Arg(name, decoded, is_mapped)
 

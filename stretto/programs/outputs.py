@@ -71,6 +71,13 @@ class Output:
         settings = tuple((name, type(value), value) for name, value in self.settings.items())
         return settings, self.strategy, self.num_samples, self.num_asks
 
+    def sample_settings(self, sample: int) -> dict[str, Any]:
+        """Return the settings of one sample, by its number: where a seed is given, each has its own."""
+        seed = self.settings.get("seed")
+        if not self.settings.get("temperature") or not isinstance(seed, int):
+            return self.settings
+        return {**self.settings, "seed": seed + sample}
+
     def within(self, settings: Mapping[str, object]) -> Output:
         """Return this output with `settings` where it has none of its own."""
         return Output(transform=self.steps, **{**settings, **self.given})

@@ -67,6 +67,15 @@ def test_equal_calls_differ_if_they_are_sampled_without_a_seed() -> None:
     assert not any(one.draws_seed for one in desk.decodes)
 
 
+def test_samples_of_one_call_have_seeds_of_their_own() -> None:
+    desk = Desk()
+    with Runtime([desk_llm(desk)]) as runtime, P.Client(runtime):
+        for settings in ({"temperature": 1.0, "seed": 3}, {"seed": 3}):
+            joke.using(n=3, **settings)("cats").get()
+    assert sorted(one.seed for one in desk.decodes[:3]) == [3, 4, 5]
+    assert [one.seed for one in desk.decodes[3:]] == [3, 3, 3]
+
+
 def test_samples_are_a_list_also_behind_a_transform() -> None:
     numbers = iter(range(100))
     desk = Desk(lambda prompt: str(next(numbers)))
