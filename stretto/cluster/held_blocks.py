@@ -10,6 +10,7 @@ the time to load it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -88,10 +89,10 @@ class HeldBlocks:
 
     def longest(self, blocks: Sequence[BlockHash]) -> int:
         """Return the length of the longest prefix of `blocks` (the block hashes of a prompt) that any one
-        instance holds, in blocks, wherever it holds them. An instance counts as holding all that comes before
-        a block that it holds, as caches evict the end of a prefix first.
+        instance holds, in blocks, wherever it holds them. Caches evict the end of a prefix first, so that an
+        instance holds all that comes before a block that it holds: the search halves the prompt.
         """
-        return next((i for i in range(len(blocks), 0, -1) if blocks[i - 1] in self._holders), 0)
+        return bisect_left(blocks, True, key=lambda block: block not in self._holders)
 
     @property
     def num_instances(self) -> int:
