@@ -365,7 +365,7 @@ def test_what_vllm_says_of_its_kv_goes_as_it_is_with_the_request() -> None:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_kv_that_vllm_cannot_fetch_costs_no_request(is_streamed: bool) -> None:
-    """Of a stream it says so in the first event, after a head with status 200."""
+    """vLLM says that it cannot fetch with status 500, or in a stream by its first event after status 200."""
 
     async def main() -> None:
         roles: tuple[Role, ...] = ("prefill", "decode", "decode")
