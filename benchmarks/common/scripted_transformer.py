@@ -17,7 +17,7 @@ from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
-from stretto.engines.transformer.running_task import RunningTask
+from stretto.engines.transformer.new_runs import Run
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice
 from stretto.llm.output.output import DecodeOutput
@@ -85,7 +85,7 @@ class ScriptedTransformer(TransformerLLM):
         allowed_V[self._told[task.id][generated - len(prompt)]] = True
         return TokenChoice(decode, prompt, [], frozenset(), allowed_V)
 
-    def _forget(self, one: RunningTask) -> None:
+    def _forget(self, one: Run) -> None:
         self._told.pop(one.task.id, None)
         super()._forget(one)
 

@@ -97,11 +97,11 @@ class PromptTokenizer:
                     tokens += self._constant(next(before))
                 if segment.tokens is not None and segment.tokens.tokenizer == self.name:
                     tokens += segment.tokens.ids
-                    tokens += self._data(segment.text[segment.tokens.num_chars :])
+                    tokens += self.data_tokens(segment.text[segment.tokens.num_chars :])
                 elif segment.name is None:
                     tokens += self._constant(segment.text)
                 else:
-                    tokens += self._data(segment.text)
+                    tokens += self.data_tokens(segment.text)
             except (TypeError, ValueError) as error:
                 where = f"segment {segment.name or number} of the prompt"
                 raise UserError(f"{where} cannot be tokenised: {ascii(segment.text)[:100]}") from error
@@ -134,7 +134,7 @@ class PromptTokenizer:
         """
         return self._decoder.decode(tokens, skip_special_tokens=True)
 
-    def _data(self, text: str) -> tuple[int, ...]:
+    def data_tokens(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text that is data: none of them is special.
 
         Raises:

@@ -74,6 +74,8 @@ class Decode:
         schema_if_able: whether `json_schema` is a wish, which only engines that are known to be able to hold
             an output to it follow; else all others refuse it.
         regex: regular expression that the whole output matches; needs the package llguidance.
+        choices: texts of which the output is one. Models in this process compare how likely they are;
+            servers are asked to hold the output to them.
         strip: whether white space around a text is dropped. A prompt that goes on from the output has it all
             the same.
         logprobs: number of most likely tokens whose log-probabilities are reported, besides that of the
@@ -103,6 +105,7 @@ class Decode:
     schema_if_able: bool = False
     tools: str = ""
     regex: str | None = None
+    choices: tuple[str, ...] = ()
     strip: bool = True
 
 

@@ -40,6 +40,9 @@ class Ledger:
         self._made: dict[str, tuple[str, ...]] = {}
         self._set: dict[str, None] = {}
         self._awaited: dict[str, None] = {}
+        self._readers: dict[str, set[str]] = {}
+        """Variables that are made of those of running native functions, until they are given up."""
+        self._made_of: dict[str, set[str]] = {}
         self._notes: list[_Note] | None = None
 
     def __len__(self) -> int:
@@ -76,7 +79,7 @@ class Ledger:
         Raises:
             UserError: it has one already, or a call produces it.
         """
-        self.note_native(name, ())
+        self._note(name, ())
         self._set[name] = None
 
     def note_native(self, name: str, reads: tuple[str, ...]) -> None:
@@ -85,10 +88,29 @@ class Ledger:
         Raises:
             UserError: it has one already, or a call produces it.
         """
+        self._note(name, reads)
+        self._readers[name] = set()
+
+    def _note(self, name: str, reads: tuple[str, ...]) -> None:
         with self._lock:
             if name in self._made:
                 raise UserError(f"the variable {name!r} has a value, or a call produces it, already")
             self._add([name], reads)
+
+    def note_native_end(self, name: str) -> None:
+        """Note that the function of the client that makes a variable has ended."""
+        with self._lock:
+            for reader in self._readers.pop(name, ()):
+                natives = self._made_of[reader]
+                natives.discard(name)
+                if not natives:
+                    del self._made_of[reader]
+
+    def has_readers(self, name: str) -> bool:
+        """Return whether a variable of a running function of the client serves others, which were not given
+        up.
+        """
+        return bool(self._readers.get(name))
 
     def note_call(self, call: WaitingCall, given: Mapping[str, str]) -> None:
         """Note what a call produces; `given` are the outputs that go to variables which existed before.
@@ -133,6 +155,8 @@ class Ledger:
                 self._made.pop(name, None)
                 self._set.pop(name, None)
                 self._awaited.pop(name, None)
+                for native in self._made_of.pop(name, ()):
+                    self._readers[native].discard(name)
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
@@ -163,6 +187,12 @@ class Ledger:
         """Note of what variables are made, and which ones they are made of that do not exist yet."""
         for name in names:
             self._made[name] = reads
+        natives = {name for name in reads if name in self._readers}.union(
+            *(self._made_of.get(name, ()) for name in reads)
+        )
+        for native in natives:
+            self._readers[native].update(names)
+        self._made_of |= {name: set(natives) for name in names if natives}
         was_awaited = [name for name in names if name in self._awaited]
         for name in was_awaited:
             del self._awaited[name]

@@ -57,12 +57,13 @@ class NativeCalls:
 
     def give_up(self, name: str) -> None:
         """Give a variable up: once no call has to read it, stop the call that makes it, and free it."""
-        if self._num_readers[name]:
-            self._given_up.add(name)
-            return
-        if name in self._running:
-            self._running[name].cancel()
-        self._free(name)
+        self._given_up.add(name)
+        for one in list(self._given_up):  # what the variable was made of may serve nothing now
+            if not self._num_readers[one] and not self._ledger.has_readers(one):
+                self._given_up.discard(one)
+                if one in self._running:
+                    self._running[one].cancel()
+                self._free(one)
 
     def cancel(self) -> None:
         """Stop all calls."""
@@ -76,8 +77,9 @@ class NativeCalls:
     def _end(self, made: str, reads: Sequence[str]) -> None:
         """Forget a call, and free the variables that were given up while it had to read them."""
         del self._running[made]
+        self._ledger.note_native_end(made)
         self._num_readers.subtract(reads)
-        for name in dict.fromkeys(reads):
+        for name in dict.fromkeys((*reads, made)):
             if not self._num_readers[name]:
                 del self._num_readers[name]
                 if name in self._given_up:

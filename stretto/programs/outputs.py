@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ _KNOWN = tuple(
 _CHOICES = ("timeout_s", "retries", "backoff_s", "fallback")
 _MOST = 64
 """Largest number of samples, and of times that the LLM is asked again."""
-_SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 _ANY_VOCABULARY = 2**31
 """Size of a vocabulary that has any token."""
 
@@ -91,15 +89,13 @@ class Output:
         otherwise, asked again once.
 
         Raises:
-            ConfigError: it has a transform, a schema or a regular expression of its own.
+            ConfigError: it has a transform, a schema, a regular expression or choices of its own.
         """
-        if self.steps or {"json_schema", "regex"} & self.given.keys():
-            raise ConfigError("an output has either a type or a transform, json_schema or regex")
+        if self.steps or {"json_schema", "regex", "choices"} & self.given.keys():
+            raise ConfigError("an output has either a type or a transform, json_schema, regex or choices")
         if kind.choices:
             step = f"enum {json.dumps(kind.choices)}"
-            held: dict[str, object] = {
-                "regex": "|".join(_SPECIAL.sub(r"\\\g<0>", one) for one in kind.choices)
-            }
+            held: dict[str, object] = {"choices": kind.choices}
         else:
             step, held = f"json_schema {json.dumps(kind.checked)}", {"json_schema": json.dumps(kind.schema)}
         return Output(transform=[step], **{"ask_again": 1, **held, **self.given})

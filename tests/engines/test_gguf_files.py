@@ -121,7 +121,7 @@ def test_its_tokens_of_turns_end_answers(tiny_checkpoint: Path, tmp_path: Path) 
         writer.add_eot_token_id(7)
 
     path = write_gguf(tiny_checkpoint, tmp_path / "model.gguf", "F32", edit=edited)
-    assert TransformerLLM(TransformerConfig(path))._eos == {PromptTokenizer(path).eos_token_id, 7}
+    assert TransformerLLM(TransformerConfig(path))._new_runs.eos == {PromptTokenizer(path).eos_token_id, 7}
 
 
 def test_divisors_of_rotary_frequencies_are_applied(families: dict[str, Path], tmp_path: Path) -> None:

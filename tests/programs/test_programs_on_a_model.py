@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from stretto import Runtime, deploy
 from stretto import programs as P
+from stretto.engines.catalogue import transforms_engine
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Usage
 from stretto.sched.messages import Event, LLMReport
@@ -21,6 +23,18 @@ def told(topic: P.SemanticVariable) -> None:
     And its moral is: {{output:moral}}"""
 
 
+Kind = Literal["music", "a fugue", "music of old"]
+
+
+@P.SemanticFunction(max_tokens=6)
+def sorted_as(
+    topic: P.SemanticVariable,
+    kind: Kind = P.Output(),  # type: ignore[assignment]
+    why: P.SemanticVariable = P.Output(),  # type: ignore[assignment]
+) -> None:
+    """What is {{topic}}? {{kind}}, because {{why}}"""
+
+
 class Counts(Observer):
     """The token counts of requests that have generated text."""
 
@@ -33,8 +47,8 @@ class Counts(Observer):
                 self.found.append(usage)
 
 
-def run(folder: Path, passes: str) -> tuple[tuple[str, str], Usage, Usage]:
-    """Return both outputs, and the counts of their requests."""
+def run(folder: Path, passes: str) -> tuple[tuple[str, ...], Usage, Usage]:
+    """Return all outputs, and the counts of their requests."""
     from stretto.engines.transformer.engine import TransformerLLM
     from stretto.engines.transformer.engine_config import TransformerConfig
 
@@ -42,10 +56,12 @@ def run(folder: Path, passes: str) -> tuple[tuple[str, str], Usage, Usage]:
         "llm", TransformerLLM, TransformerConfig(folder), contract="llm", keeps_state=True, profile=Profile()
     )
     counts = Counts()
-    with Runtime([llm], observers=[counts]) as runtime, P.Client(runtime, passes=passes):
+    with Runtime([llm, transforms_engine()], observers=[counts]) as runtime, P.Client(runtime, passes=passes):
         story, moral = told("fugues")
         texts = story.get(), moral.get()
-    first, second = counts.found
+        first, second = counts.found
+        kinds, whys = zip(*(sorted_as(topic) for topic in ("fugues", "this")), strict=True)
+        texts = *texts, *(one.get() for one in (*kinds, *whys))
     return texts, first, second
 
 

@@ -449,6 +449,34 @@ async def test_a_native_call_whose_result_is_dropped_runs_on_for_those_that_read
 
 
 @in_virtual_time
+@pytest.mark.parametrize("dropped", ["first", "first and told", "all"])
+async def test_a_native_call_whose_result_is_dropped_runs_on_for_calls_of_an_llm(dropped: str) -> None:
+    @P.NativeFunction
+    async def function(text: str) -> str:
+        return text
+
+    async with Runtime(engines(Desk(lambda prompt: "told"))) as runtime, P.Client(runtime) as client:
+        late = P.SemanticVariable()
+        first = function(late)
+        told = say(first)
+        again = say(told)
+        first.drop()
+        if dropped != "first":
+            told.drop()
+        if dropped == "all":
+            again.drop()
+            await asyncio.sleep(1)
+        else:
+            await asyncio.sleep(1)
+            assert not client._native.is_idle()
+            late.set("x")
+            assert await again.aget(timeout_s=5) == "told"
+        assert client._native.is_idle()
+        assert not client.ledger._readers
+        assert client._opened()._variables.known(first._name) is None
+
+
+@in_virtual_time
 async def test_a_circle_through_a_native_function_is_refused() -> None:
     async with Runtime(engines(Desk())) as runtime, P.Client(runtime):
         a = P.SemanticVariable(name="a")

@@ -29,13 +29,14 @@ def rated(topic: P.SemanticVariable, rating: P.Output = P.Output(max_tokens=4, s
 def test_a_call_has_settings_of_its_own() -> None:
     desk = Desk(lambda prompt: "ha")
     with Runtime([desk_llm(desk)]) as runtime, P.Client(runtime):
-        warm = joke.using(temperature=0.5, seed=7, stop=["."], max_tokens=9)
+        warm = joke.using(temperature=0.5, seed=7, stop=["."], max_tokens=9, ignore_eos=True)
         assert joke("cats").get() == warm("cats").get() == "ha"
         rated.using(max_tokens=5, n=2)("dogs")[1].get()
         text, rating = rated("dogs")
         assert (text.get(), rating.get()) == ("ha", "ha")
     plain, warmed, *rest = desk.decodes
     assert (plain.max_tokens, plain.temperature, plain.stop) == (50, 0.0, ())
+    assert (plain.ignore_eos, warmed.ignore_eos) == (False, True)
     assert (warmed.max_tokens, warmed.temperature, warmed.seed, warmed.stop) == (9, 0.5, 7, (".",))
     assert [(one.max_tokens, one.stop) for one in rest] == [
         (5, ()),

@@ -52,7 +52,7 @@ class LooseLLM(DeskLLM):
     def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
         held = task
         if task.decode is not None:
-            held = replace(task, decode=replace(task.decode, json_schema=None, regex=None))
+            held = replace(task, decode=replace(task.decode, json_schema=None, choices=()))
         super().admit(held, rank)
         self._desk.tasks[-1] = task
 
@@ -104,7 +104,8 @@ def test_a_reply_becomes_a_value_of_the_type() -> None:
         "required": ["name", "age"],
         "additionalProperties": False,
     }
-    assert [one.regex for one in desk.decodes][2:] == ["yes|no|a \\(b\\)", None, "good|very bad\\."]
+    choices = [("yes", "no", "a (b)"), (), ("good", "very bad.")]
+    assert [one.choices for one in desk.decodes][2:] == choices
     assert desk.decodes[1].max_tokens == 99
 
 

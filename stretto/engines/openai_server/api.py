@@ -26,7 +26,7 @@ _NAMES: Mapping[str, str] = {
     **{name: name for name in ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")},
     "stop_tokens": "stop_token_ids",
 }
-UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex"}
+UNDERSTOOD = BASIC | _NAMES.keys() | {"json_schema", "regex", "choices"}
 
 
 def build_request(
@@ -96,4 +96,6 @@ def _form(decode: Decode) -> OutputForm | None:
             return OutputForm("json", json.loads(decode.json_schema))
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"json_schema is not JSON: {error}") from error
+    if decode.choices:
+        return OutputForm("choice", decode.choices)
     return None if decode.regex is None else OutputForm("regex", decode.regex)

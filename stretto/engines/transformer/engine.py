@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.prompt_keys import PromptSpace, token_space
-from stretto.engines.decoding import max_new_tokens
 from stretto.engines.gguf_file import is_gguf, read_gguf
 from stretto.engines.loading import one_load
 from stretto.engines.models.store import check_whole
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.engine_config import TransformerConfig
-from stretto.engines.transformer.running_task import RunningTask
-from stretto.engines.transformer.structured import Structures
-from stretto.engines.transformer.text_stream import TextStream
+from stretto.engines.transformer.new_runs import NewRuns, Run
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
-from stretto.llm.output.output import DecodeOutput
-from stretto.llm.output.sampling import check_sampling, ending_tokens
-from stretto.llm.output.thoughts import Opening
 from stretto.llm.sequence import TokenSequence
-from stretto.model.errors import CapacityError, ConfigError, StrettoError, UserError
+from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
 
 
@@ -68,16 +63,20 @@ class TransformerLLM:
             )
         )
         self.tokenizer = _load_tokenizer(folder)
-        self._eos = frozenset(_eos_tokens(folder, self.tokenizer))
         kv_tokens = self.runner.num_blocks * config.block_tokens
-        self._room_tokens = min(self.runner.config.context_tokens, kv_tokens)
+        context_tokens = self.runner.config.context_tokens
+        self._new_runs = NewRuns(
+            folder,
+            self.tokenizer,
+            frozenset(_eos_tokens(folder, self.tokenizer)),
+            vocabulary=self.runner.config.vocabulary,
+            context_tokens=context_tokens,
+            room_tokens=min(context_tokens, kv_tokens),
+        )
         self._config = config
-        self._tasks: dict[int, RunningTask] = {}
-        self._by_sequence: dict[int, RunningTask] = {}
+        self._tasks: dict[int, Sequence[Run]] = {}
+        self._by_sequence: dict[int, Run] = {}
         self._ended: list[LLMEvent] = []
-        self._num_sequences = 0
-        self._token_texts: dict[int, str] = {}
-        self._structures = Structures(folder, self.runner.config.vocabulary)
 
     @staticmethod
     def prompt_space(config: TransformerConfig) -> PromptSpace | None:
@@ -112,58 +111,28 @@ class TransformerLLM:
             StrettoError: the task cannot run: its prompt, settings or length are unusable.
         """
         assert task.id not in self._tasks, f"task {task.id} is still running"
-        decode = task.decode
-        output, structure, ending, num_new_tokens = None, None, frozenset[int](), 0
-        if decode is not None:
-            opening: Opening = "certain" if self.tokenizer.opens_thoughts(task.prompt) else "none"
-            output = DecodeOutput(decode, task.prompt, opening)
-            check_sampling(decode, self.runner.config.vocabulary)
-            ending, structure = ending_tokens(decode, self._eos), self._structures.make(decode)
-            tokens = tokens + self.tokenizer.end_of(task.prompt)
-            if not tokens:
-                raise UserError("the prompt is empty: there is nothing to complete")
-            num_new_tokens = max_new_tokens(decode, len(tokens), self._room_tokens)
-        for part, ids in (("the prompt", tokens), ("what was generated elsewhere", task.generated)):
-            if ids and not 0 <= min(ids) <= max(ids) < self.runner.config.vocabulary:
-                raise UserError(
-                    f"{part} has tokens outside the vocabulary of the model, {self.runner.config.vocabulary}"
-                )
-        if len(tokens) + num_new_tokens > self.runner.config.context_tokens:
-            raise CapacityError(
-                f"{len(tokens)} prompt tokens and max_tokens {num_new_tokens} exceed "
-                f"the model's context of {self.runner.config.context_tokens} tokens"
-            )
-        sequence = TokenSequence(
-            self._num_sequences,
-            tokens,
-            num_new_tokens,
-            rank=rank,
-            query=task.query,
-            salt=task.tenant,
-            is_offline=task.objective == "offline",
-        )
-        self._num_sequences += 1
-        text = TextStream(self.tokenizer, self._token_texts)
-        running = RunningTask(task, sequence, output, text, ending, structure, self.tokenizer.name)
-        if decode is not None:
-            running.resume(task.generated)
-        if running.is_over:
-            running.tell([], self._ended)
+        runs = self._new_runs.make(task, tokens, rank)
+        if runs[0].is_over:
+            runs[0].tell([], self._ended)
             return
-        self.scheduler.add(sequence, self._config.clock())
-        self._tasks[task.id] = self._by_sequence[sequence.id] = running
+        self._tasks[task.id] = runs
+        for one in runs:
+            self.scheduler.add(one.sequence, self._config.clock())
+            self._by_sequence[one.sequence.id] = one
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
         """Change the rank (priority, smallest first) of a waiting or running task. Ignores unknown ids."""
-        if (running := self._tasks.get(task)) is not None:
-            self.scheduler.reprioritise(running.sequence, rank)
+        for one in self._tasks.get(task, ()):
+            self.scheduler.reprioritise(one.sequence, rank)
 
     def cancel(self, task: int) -> None:
         """Stop a waiting or running task; it sends no further event."""
         self._ended = [event for event in self._ended if event.task != task]
-        if (running := self._tasks.get(task)) is not None:
-            self.scheduler.abort(running.sequence)
-            self._forget(running)
+        for one in self._tasks.get(task, ()):
+            if not one.is_over:
+                self.scheduler.abort(one.sequence)
+                self._forget(one)
+        self._tasks.pop(task, None)
 
     def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
         """Stop all tasks, so that they can go on at another instance.
@@ -171,7 +140,7 @@ class TransformerLLM:
         Returns the id of each task with the tokens that it has generated. The other instance delivers the
         output from the first token on again.
         """
-        suspended = [(task, one.generated) for task, one in self._tasks.items()]
+        suspended = [(task, runs[0].generated) for task, runs in self._tasks.items()]
         untold = dict.fromkeys(event.task for event in self._ended)
         for task, _ in suspended:
             self.cancel(task)
@@ -192,7 +161,7 @@ class TransformerLLM:
         batch = self.scheduler.schedule(self._config.num_repeats)
         chosen = self.runner.run(batch, self._choice_of)
         told: dict[int, list[int]] = {}
-        ended: list[RunningTask] = []
+        ended: list[Run] = []
         for piece in batch.slices:
             sequence = piece.sequence
             one = self._by_sequence[sequence.id]
@@ -240,9 +209,10 @@ class TransformerLLM:
     def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
         return self._by_sequence[sequence.id].choice(chosen)
 
-    def _forget(self, one: RunningTask) -> None:
-        del self._tasks[one.task.id]
+    def _forget(self, one: Run) -> None:
         del self._by_sequence[one.sequence.id]
+        if all(other.is_over for other in self._tasks[one.task.id]):
+            del self._tasks[one.task.id]
 
 
 @lru_cache(maxsize=8)

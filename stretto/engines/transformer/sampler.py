@@ -32,6 +32,10 @@ def choose(logits_SV: Tensor, choices: list[TokenChoice | None]) -> list[Chosen]
 
 def _choose(logits_V: Tensor, choice: TokenChoice) -> Chosen:
     decode = choice.decode
+    if choice.scored:
+        scored = logits_V.float().log_softmax(-1)[list(choice.scored)].tolist()
+        pairs = tuple(zip(choice.scored, scored, strict=True))
+        return Chosen(choice.scored[0], TokenLogprobs(*pairs[0], pairs))
     adjusted_V = _penalise(logits_V, choice)
     if decode.temperature == 0:
         token = int(adjusted_V.argmax())

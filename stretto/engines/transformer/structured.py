@@ -55,7 +55,7 @@ class Structures:
             ConfigError: the schema or the regular expression cannot be used, the library is not installed,
                 or it cannot use the tokenizer.
         """
-        if decode.json_schema is None and decode.regex is None:
+        if decode.json_schema is None and decode.regex is None and not decode.choices:
             return None
         try:
             return self._made(decode, self._texts or self._read())
@@ -197,7 +197,8 @@ def _rule(decode: Decode) -> str:
         if isinstance(schema, dict):
             schema = {_SETTINGS: {"whitespace_pattern": _WHITE_SPACE}, **schema}
         return f"start: %json {json.dumps(schema)}"
-    return f"start: /{regex_to_lark(decode.regex or '', use_ascii='')}/"
+    regex = "|".join(map(re.escape, decode.choices)) or decode.regex or ""
+    return f"start: /{regex_to_lark(regex, use_ascii='')}/"
 
 
 def _check(matcher: Any) -> None:

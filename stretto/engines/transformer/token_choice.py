@@ -33,6 +33,7 @@ class TokenChoice:
         generated: tokens of the output so far.
         ending: tokens that would end the output.
         allowed: mask of the tokens that a JSON schema or regular expression allows next, (V,); None for all.
+        scored: tokens whose log-probabilities are wanted. The first of them is chosen, unless there are none.
     """
 
     decode: Decode
@@ -40,6 +41,7 @@ class TokenChoice:
     generated: list[int]
     ending: frozenset[int]
     allowed: Tensor | None = None
+    scored: tuple[int, ...] = ()
 
 
 class Chosen(NamedTuple):

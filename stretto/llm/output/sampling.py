@@ -42,6 +42,11 @@ def check_sampling(decode: Decode, vocabulary: int) -> None:
     for name in ("json_schema", "regex"):
         if not isinstance(getattr(decode, name), str | None):
             raise ConfigError(f"{name} must be text, got {getattr(decode, name)!r}")
+    choices = decode.choices
+    if not isinstance(choices, tuple) or not all(isinstance(one, str) for one in choices):
+        raise ConfigError(f"choices must be texts, got {choices!r}")
+    if choices and (decode.json_schema, decode.regex, decode.items) != (None, None, None):
+        raise ConfigError("choices cannot be combined with json_schema, regex or items")
     if not isinstance(decode.ignore_eos, bool):
         raise ConfigError(f"ignore_eos must be True or False, got {decode.ignore_eos!r}")
 
@@ -64,7 +69,7 @@ def with_seed(decode: Decode, key: str) -> Decode:
 def is_plain_greedy(decode: Decode) -> bool:
     """Return whether an LLM request always chooses the most likely token, so that no sampler is needed.
 
-    It has no penalties, no schema or regular expression, and reports no log-probabilities.
+    It has no penalties, no schema, regular expression or choices, and reports no log-probabilities.
     """
     return (
         decode.temperature == 0
@@ -73,6 +78,7 @@ def is_plain_greedy(decode: Decode) -> bool:
         and decode.logprobs is None
         and decode.json_schema is None
         and decode.regex is None
+        and not decode.choices
     )
 
 
