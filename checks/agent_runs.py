@@ -1,11 +1,14 @@
-"""Runs agents whose tools misbehave against an emulated server, and kills the process that runs them.
+"""Runs agents whose tools misbehave, with an emulated server or a model in the process, which is killed.
 
 python -m checks.agent_runs                  200 runs, whose process is killed three times
 python -m checks.agent_runs --runs 20 --kills 1
+python -m checks.agent_runs --llm FOLDER     with a checkpoint in the process, in place of the server
 
 Each turn has random calls: good ones, arguments that do not fit, tools that raise, hang or return a million
 characters, and tools with effects that do the same. Half of the runs send tools to the server, the others
-have calls in words. What must hold: every run ends with a record, and no effect happens twice.
+have calls in words. A model in the process draws calls of its own at a temperature of 1, held to the schemas
+of a few tools; in every fourth run it is not held. What must hold: every run ends with a record, and no
+effect happens twice.
 """
 
 from __future__ import annotations
@@ -13,12 +16,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,14 +27,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto import Runtime, ToolJournal
+from checks.agent_tools import tools_of
+from checks.agents_in_process import agents_of
+from stretto import Deployment, Runtime, Template, ToolJournal
 from stretto.apps import agent
-from stretto.components import AgentRun, Tool, tool
+from stretto.components import AgentRun, Tool
 from stretto.engines.catalogue import tools_engine
 from stretto.engines.llms import llm_engine
+from stretto.model.tools import ToolResult
 
 _SIDE_BY_SIDE = 20
-_HANG_S = 0.05
 _SPEED = 20.0
 """Emulated seconds per real second: how long replies take is no matter here."""
 _MAX_TURNS = 3
@@ -79,76 +82,35 @@ def _when(run: int, turn: int) -> str:
     return f"<question {run}>" if turn == 0 else f"<step {turn - 1} of {run}>"
 
 
-def tools_of(folder: Path) -> list[Tool]:
-    """Return the tools, whose effects are lines of a file."""
-    lock = threading.Lock()
-
-    def happen(key: str) -> None:
-        with lock, (folder / "effects").open("a") as file:
-            file.write(f"{key}\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    @tool
-    def step(run: int, turn: int) -> str:
-        return f"<step {turn} of {run}>"
-
-    @tool
-    def look(key: str) -> str:
-        return f"{key} is here"
-
-    @tool
-    def fail(key: str) -> str:
-        raise LookupError(key)
-
-    @tool(timeout_s=_HANG_S)
-    def hang(key: str) -> None:
-        threading.Event().wait()
-
-    @tool(timeout_s=_HANG_S)
-    async def wait(key: str) -> None:
-        await asyncio.Event().wait()
-
-    @tool
-    def huge(key: str) -> str:
-        return key * 250_000
-
-    @tool(effects=True, timeout_s=1.0)
-    def act(key: str, how: str) -> str:
-        happen(key)
-        if how == "raise":
-            raise LookupError(key)
-        if how == "hang":
-            threading.Event().wait()
-        return key * 250_000 if how == "huge" else key
-
-    return [step, look, fail, hang, wait, huge, act]
+def agents_at(url: str, tools: list[Tool], num_runs: int) -> tuple[list[Deployment], list[Template]]:
+    """Return the LLM engines at a server, and the agents of all runs."""
+    chats = llm_engine(url, api="chat")
+    words = llm_engine(url, api="completions").changed(name="words")
+    settings: dict[str, Any] = {"max_turns": _MAX_TURNS, "max_calls": 6, "call_tokens": 1024}
+    apps = [agent(tools, engine=engine, named_run=True, **settings) for engine in ("llm", "words")]
+    return [chats, words], [apps[run % 2] for run in range(num_runs)]
 
 
-async def run_all(url: str, folder: Path, num_runs: int) -> None:
+async def run_all(at: str, folder: Path, num_runs: int) -> None:
     """Run the agents that have not ended yet, and write a line for each that ends."""
     tools = tools_of(folder)
     ended = {row["run"] for row in read_rows(folder / "ended")}
-    chats = llm_engine(url, api="chat")
-    words = llm_engine(url, api="completions").changed(name="words")
-    engines = [chats, words, tools_engine(tools, records=ToolJournal(folder / "journal"))]
+    model = Path(at)
+    llms, apps = (
+        agents_of(model, tools, num_runs, _MAX_TURNS) if model.exists() else agents_at(at, tools, num_runs)
+    )
+    engines = [*llms, tools_engine(tools, records=ToolJournal(folder / "journal"))]
     slots = asyncio.Semaphore(_SIDE_BY_SIDE)
-    settings: dict[str, Any] = {
-        "max_turns": _MAX_TURNS,
-        "max_calls": 6,
-        "call_tokens": 1024,
-        "named_run": True,
-    }
-    apps = [agent(tools, **settings), agent(tools, engine="words", **settings)]
     async with Runtime(engines) as runtime:
 
         async def run_one(run: int) -> None:
             async with slots:
                 asked = {"question": f"<question {run}>", "run_name": f"run {run}"}
-                found = (await runtime.run(apps[run % 2], asked))["run"]
+                found = (await runtime.run(apps[run], asked))["run"]
                 assert isinstance(found, AgentRun)
             outcomes = Counter(call.outcome for call in found.calls)
-            row = {"run": run, "ended": found.ended, "answer": found.answer, "outcomes": outcomes}
+            acts = [json.loads(call.arguments)["key"] for call in found.calls if _acts(call)]
+            row = {"run": run, "ended": found.ended, "outcomes": outcomes, "acts": acts}
             with (folder / "ended").open("a") as file:
                 file.write(f"{json.dumps(row)}\n")
 
@@ -156,6 +118,11 @@ async def run_all(url: str, folder: Path, num_runs: int) -> None:
             for run in range(num_runs):
                 if run not in ended:
                     group.create_task(run_one(run))
+
+
+def _acts(call: ToolResult) -> bool:
+    """Return whether an effect may have happened by a call."""
+    return call.name in ("act", "choose") and call.outcome != "refused"
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -172,7 +139,7 @@ class Report:
         ended: number of runs by how they ended.
         outcomes: number of calls by what came of them.
         num_effects: number of effects that happened.
-        repeated: effects that happened more than once.
+        repeated: effects that happened more often than there were calls for them.
         lost: runs without a record.
     """
 
@@ -186,15 +153,17 @@ class Report:
 def report(folder: Path, num_runs: int) -> Report:
     """Read what the runs have left in a folder."""
     rows = {row["run"]: row for row in read_rows(folder / "ended")}
-    effects = (folder / "effects").read_text().split() if (folder / "effects").exists() else []
+    effects = (folder / "effects").read_text().splitlines() if (folder / "effects").exists() else []
     outcomes: Counter[str] = Counter()
+    acts: Counter[str] = Counter()
     for row in rows.values():
         outcomes.update(row["outcomes"])
+        acts.update(json.dumps(key) for key in row["acts"])
     return Report(
         Counter(row["ended"] for row in rows.values()),
         outcomes,
         len(effects),
-        [key for key, number in Counter(effects).items() if number > 1],
+        [key for key, number in Counter(effects).items() if number > acts[key]],
         [run for run in range(num_runs) if run not in rows],
     )
 
@@ -216,10 +185,15 @@ def run_killed(url: str, folder: Path, num_runs: int, num_kills: int) -> None:
             raise SystemExit(f"the runs have failed: {process.returncode}")
 
 
-def check(num_runs: int, num_kills: int, seed: int) -> Report:
-    """Run an emulated server and all agents, and return what came of them."""
+def check(num_runs: int, num_kills: int, seed: int, model: Path | None = None) -> Report:
+    """Run all agents, with a model in their process or else an emulated server, and return what came of
+    them.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        if model is not None:
+            run_killed(str(model.resolve()), folder, num_runs, num_kills)
+            return report(folder, num_runs)
         replies, port = folder / "replies.json", folder / "port"
         replies.write_text(json.dumps(script(num_runs, seed)))
         command = [sys.executable, "-m", "checks.agent_runs", "--serve", str(replies), str(port)]
@@ -257,6 +231,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--llm", type=Path)
     parser.add_argument("--at", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=2, type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -266,7 +241,7 @@ def main() -> int:
         url, folder = options.at
         asyncio.run(run_all(url, Path(folder), options.runs))
     else:
-        found = check(options.runs, options.kills, options.seed)
+        found = check(options.runs, options.kills, options.seed, options.llm)
         print(f"{options.runs} runs, {options.kills} kills, seed {options.seed}")
         print("ended:", dict(found.ended), "without a record:", found.lost)
         print("calls:", dict(found.outcomes))

@@ -33,8 +33,8 @@ async def main(asked: str, paths: list[Path]) -> None:
         async for text in query.stream("answer"):
             print(text, end="", flush=True)
         print()
-        for hit in (await query)["top"]:
-            print("  from", hit.chunk.place)
+        for place in dict.fromkeys(hit.chunk.place for hit in (await query)["top"]):
+            print("  from", place)
 
 
 if __name__ == "__main__":

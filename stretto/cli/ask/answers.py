@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.markup import escape
 
-from stretto.cli.ask.sources import AnswerSource, answer_source
+from stretto.cli.ask.sources import AnswerSource, answer_source, named_places
 from stretto.cli.terminal import note, shown
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Ending
@@ -119,8 +119,8 @@ class Printer:
 
     def _print_sources(self, answer: PrintedAnswer) -> None:
         console = Console(emoji=False)
-        for number, source in enumerate(answer.sources, 1):
-            place = escape(shown(source.place, sys.stdout))
+        for number, named in enumerate(named_places(answer.sources), 1):
+            place = escape(shown(named, sys.stdout))
             console.print(f"  [dim]{number}. {place}[/]", highlight=False, soft_wrap=True)
 
     def _say_small_model(self) -> None:

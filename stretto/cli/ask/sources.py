@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stretto.documents.quotes import Citation, cite
@@ -30,20 +31,20 @@ class AnswerSource:
 
     @property
     def place(self) -> str:
-        """Place of what the answer uses: document and page or section; without these, the passage's lines and
-        the quote.
+        """Place in its document of what the answer uses: page or section; without these, the passage's lines
+        and the quote. "" if the passage is a document without lines, and supports nothing.
         """
         chunk, quote = self.hit.chunk, self.citation.quote
         if self.citation.place:
-            return f"{self.name}, {self.citation.place}"
-        parts = [self.name]
+            return self.citation.place
+        parts = []
         if chunk.num_chunks > 1:
             parts.append(f"passage {chunk.index + 1} of {chunk.num_chunks}")
         if self.lines is not None:
             first, last = self.lines
             parts.append(f"line {first}" if first == last else f"lines {first}–{last}")
         place = ", ".join(parts)
-        return place if quote is None else f"{place}: “{quote}”"
+        return ": ".join(part for part in (place, quote and f"“{quote}”") if part)
 
     def as_json(self) -> dict[str, object]:
         """Convert the source to plain data for JSON."""
@@ -61,6 +62,19 @@ class AnswerSource:
 def answer_source(hit: Hit, name: str, answer: str, question: str = "") -> AnswerSource:
     """Return the source of an answer that a hit is. Its document's file is read to number lines."""
     return AnswerSource(hit, name, lines_of_chunk(hit.chunk), cite(hit.chunk, answer, question))
+
+
+def named_places(sources: Iterable[AnswerSource]) -> list[str]:
+    """Return the documents of an answer's sources, each once, with the places of its passages."""
+    places: dict[str, dict[str, None]] = {}
+    for source in sources:
+        places.setdefault(source.name, {})[source.place] = None
+    joined = {name: "; ".join(filter(None, found)) for name, found in places.items()}
+    return [name + _separator(found) + found for name, found in joined.items()]
+
+
+def _separator(places: str) -> str:
+    return "" if not places else ": " if places.startswith("“") else ", "
 
 
 def lines_of_chunk(chunk: Chunk) -> tuple[int, int] | None:
