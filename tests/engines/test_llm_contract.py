@@ -282,6 +282,7 @@ def test_bad_task_fails_alone_and_names_its_step(make_llm: MakeLLM, decode: Deco
         {"ignore_eos": True},
         {"logprobs": 2},
         {"regex": "[a-z]+"},
+        {"choices": ("yes", "no")},
     ],
     ids=lambda setting: next(iter(setting)),
 )
