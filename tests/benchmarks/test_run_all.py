@@ -67,6 +67,10 @@ def test_stored_runs_of_other_code_are_not_used(tmp_path: Path, ran: list[list[s
     assert not others.exists()
 
 
+def test_all_benchmarks_usually_take_less_than_four_hours() -> None:
+    assert run_all.usual_minutes(run_all._IN_VIRTUAL_TIME, run_all._IN_REAL_TIME) <= 240
+
+
 def test_a_damaged_file_is_made_anew(tmp_path: Path, ran: list[list[str]]) -> None:
     (tmp_path / "retain.json").write_text("{", "utf-8")
     assert run_all.main(["retain", "--out", str(tmp_path)]) == 0
