@@ -1,4 +1,4 @@
-"""All benchmarks, each into a file of its own: `python -m benchmarks.run_all --data DIR`.
+"""All benchmarks, each into a file of its own, with a picture: `python -m benchmarks.run_all --data DIR`.
 
 A benchmark whose file is of this commit is not run again, so a run that was interrupted goes on; runs that a
 benchmark stores are kept for this commit alone. One that fails, or takes three times as long as it usually
@@ -20,9 +20,11 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
+from benchmarks.registry import BENCHMARKS
 from benchmarks.report import commit
 
 CLONE = Path(__file__).resolve().parents[1]
@@ -168,6 +170,9 @@ async def _run(run: Run, options: argparse.Namespace) -> bool:
         command.append("--quick")
     if run.takes_data and options.data is not None:
         command += ["--data", str(options.data)]
+    benchmark = BENCHMARKS[run.arguments[0]]
+    if find_spec("matplotlib") is not None and (benchmark.charts or benchmark.picture):
+        command += ["--plot", str(path.with_suffix(".png"))]
     began = time.monotonic()
     with (options.out / f"{run.file}.txt").open("w", encoding="utf-8") as printed:
         code = await _ended(command, printed, 60 * _PATIENCE * run.minutes)
