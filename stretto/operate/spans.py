@@ -21,7 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random, SystemRandom
 
-from stretto.operate.span_records import EndedRequest, SpanRecord, shared_of_programs
+from stretto.operate.otlp import SpanRecord
+from stretto.operate.span_records import EndedRequest, program_attributes
 from stretto.sched.messages import Action, Event, Open, Reply, Submit
 from stretto.sched.observer import Observer
 from stretto.sched.request_trace import RequestTrace, TenantProgram, TraceContext, read_traceparent
@@ -167,9 +168,7 @@ class Spans(Observer):
                 0,
                 one.start_s,
                 one.last_s,
-                {"gen_ai.conversation.id": name},
-                "",
-                shared_of_programs(one.door, tenant),
+                program_attributes(one.door, tenant, name),
             )
         )
 
