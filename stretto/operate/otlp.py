@@ -33,7 +33,7 @@ class SpanRecord:
 
     Attributes:
         parent_id: span that it belongs to; 0 for none.
-        attributes: its attributes as they are sent (`attributes_of`).
+        attributes: attributes in the form that is sent (`attributes_of`).
         error: what went wrong, as one word; "" for nothing.
     """
 
