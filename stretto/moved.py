@@ -117,11 +117,10 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "stretto.engines.batch.vectors": {"Shelves": "Collections", "shelf_key": "collection_key"},
     "stretto.engines.catalogue": {
+        **{name: f"stretto.engines.llms:{name}" for name in ("DEFAULT_LLM", "FOR_SERVERS", "STAND_IN")},
         **{
             name: f"stretto.engines.llms:{name}"
-            for name in (
-                *("DEFAULT_LLM", "FOR_SERVERS", "STAND_IN", "llm_deployment", "llm_replica", "server_replica"),
-            )
+            for name in ("llm_deployment", "llm_replica", "server_replica")
         },
         **{name: f"stretto.engines.profiles:{name}" for name in ("engine_and_model", "profile_key")},
     },
@@ -179,6 +178,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
     "stretto.sched.queries.splicing": {"Links": "ValueLinks"},
+    "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
     "stretto.schema.fields": {"Problem": "stretto.schema.typed:ValueProblem"},
     "stretto.sim.replay": {"WhatIf": "ReplayChanges"},
     "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
