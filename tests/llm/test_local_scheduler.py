@@ -336,8 +336,8 @@ def test_sequence_that_never_fits_is_a_capacity_error() -> None:
 def test_what_the_device_has_evicted_is_loaded_from_host_memory() -> None:
     machine = scheduler(6, max_running=1, host_blocks=32, with_events=True)
     kv = CheckedKV(machine)
-    again = TokenSequence(2, prompt(20, 1), 1)
-    for sequence in (TokenSequence(0, prompt(20, 1), 1), TokenSequence(1, prompt(20, 100), 1), again):
+    again = TokenSequence(2, prompt(20, 1), 2)
+    for sequence in (TokenSequence(0, prompt(20, 1), 2), TokenSequence(1, prompt(20, 100), 2), again):
         machine.add(sequence, 0.0)
         batch = machine.schedule()
         assert batch.num_loaded == (16 if sequence is again else 0)
