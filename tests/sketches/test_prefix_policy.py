@@ -190,6 +190,7 @@ SCHEDULER = SchedulerConfig(
 )
 MODEL = SimulatedModel(SCHEDULER, ProfileCost(PROFILE), filler_output(as_max_tokens), keeps_released=True)
 PREFIX_TOKENS, QUESTION_TOKENS = 600, 40
+NO_FAULTS = FaultPlan()
 
 
 def simulated(
@@ -197,7 +198,7 @@ def simulated(
     *,
     vocabulary: Vocabulary = ALL,
     model: SimulatedModel = MODEL,
-    faults: FaultPlan = FaultPlan(),
+    faults: FaultPlan = NO_FAULTS,
     check: bool = True,
 ) -> tuple[VirtualDriver, Admitted]:
     """Four equal instances that run eight sequences each."""
