@@ -55,16 +55,16 @@ class Run:
 _IN_VIRTUAL_TIME = (
     Run("placement", ("placement", "--virtual"), 25),
     Run("batches", ("batches",), 20),
-    Run("parrot", ("parrot",), 12),
+    Run("parrot", ("parrot",), 5),
     Run("together", ("together",), 12, needs_data=True),
-    Run("teola", ("teola",), 10),
+    Run("teola", ("teola",), 8),
     Run("planner", ("planner",), 6, takes_data=False),
     Run("costs", ("costs",), 4, needs_data=True),
     Run("retain", ("retain",), 2),
     Run("recognition", ("recognition",), 2),
     Run("predictions", ("predictions",), 1, needs_data=True),
-    Run("fleet_virtual", ("fleet", "--virtual"), 5, needs_data=True),
-    Run("prefix", ("prefix",), 1),
+    Run("fleet_virtual", ("fleet", "--virtual", "--whole"), 4, needs_data=True),
+    Run("prefix", ("prefix", "--seed", "10"), 1),
     Run("programs_virtual", ("programs", "--virtual"), 40, needs_data=True),
 )
 _IN_REAL_TIME = (

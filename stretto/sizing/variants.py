@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from stretto.costs.kv_room import kv_device_bytes
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
-from stretto.sizing.servers import Server
+from stretto.sizing.servers import LINK_BYTES_S, Server
 from stretto.sizing.trial import Fleet
 
 UNAWARE = "least_loaded"
 """Placement that does not look at prefixes."""
+_HOST_GIB = 100
+"""Host memory for the KV of each GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,9 @@ def variants_of(fleet: Fleet) -> Iterator[Variant]:
     else:
         reason = "estimate: weights are half as large and read twice as fast, all else stays"
         yield Variant(name, replace(fleet, servers=servers), reason)
-    yield Variant(
-        "KV offload to host memory", None, "not known: the simulated servers have no host memory for KV"
-    )
+    offloading = tuple((_with_host_memory(one), count) for one, count in fleet.servers)
+    reason = f"estimate: {_HOST_GIB} GiB for each GPU, read at {LINK_BYTES_S / 1e9:.0f} GB/s while steps wait"
+    yield Variant("KV offload to host memory", replace(fleet, servers=offloading), reason)
 
 
 @dataclass(frozen=True)
@@ -80,3 +82,8 @@ def _with_light_weights(server: Server) -> Server | None:
         kv_tokens=server.kv_tokens + more_tokens,
         is_measured=False,
     )
+
+
+def _with_host_memory(server: Server) -> Server:
+    num_tokens = int(_HOST_GIB * 2**30 // kv_device_bytes(server.model, server.num_gpus))
+    return replace(server, host_kv_tokens=num_tokens)

@@ -188,9 +188,18 @@ def test_changes_of_a_fleet_say_what_cannot_be_known() -> None:
     alone, two = (list(variants_of(Fleet(((SERVER, number),)))) for number in (1, 2))
     assert len(two) == len(alone) + 1
     assert alone[0].fleet == Fleet(((SERVER, 2),))
-    (unknown,) = (one for one in alone if one.fleet is None)
-    assert unknown.name == "KV offload to host memory"
-    assert "no host memory for KV" in unknown.reason
+    opaque = Fleet(((replace(SERVER, cost=ProfileCost(Profile(1.0))), 1),))
+    (unknown,) = (one for one in variants_of(opaque) if one.fleet is None)
+    assert unknown.name == "weights in 8 bits"
+    assert "no part for reading weights" in unknown.reason
+
+
+def test_kv_in_host_memory_is_loaded_instead_of_computed() -> None:
+    offloading = list(variants_of(Fleet(((SERVER, 1),))))[-1]
+    assert offloading.fleet is not None
+    ((server, _),) = offloading.fleet.servers
+    assert server.host_kv_tokens * SERVER.model.kv_bytes_per_token == pytest.approx(100 * 2**30, rel=0.001)
+    assert server.host_token_s == SERVER.model.kv_bytes_per_token / 25e9
 
 
 def test_light_weights_are_read_in_half_of_the_time_and_leave_room_for_kv() -> None:
