@@ -55,7 +55,7 @@ class Run:
 _IN_VIRTUAL_TIME = (
     Run("placement", ("placement", "--virtual"), 25),
     Run("batches", ("batches",), 20),
-    Run("parrot", ("parrot",), 12),
+    Run("parrot", ("parrot",), 5),
     Run("together", ("together",), 12, needs_data=True),
     Run("teola", ("teola",), 8),
     Run("planner", ("planner",), 6, takes_data=False),
