@@ -51,7 +51,7 @@ def _draw_bars(figure: Any, report: Report) -> None:
             [f"{row.name} ({row.origin})" if row.origin == "quoted" else row.name for row in rows],
         )
         axes.invert_yaxis()
-        axes.set_title(table, loc="left")
+        axes.set_title(table, loc="right")  # it begins above the names of the rows, which are long
         axes.set_xlabel(columns[0] if len(columns) == 1 else _unit(table, columns))
         if len(columns) > 1:
             axes.legend()
@@ -73,7 +73,10 @@ def _unit(table: str, columns: list[str]) -> str:
     """Label of the axis for several columns in one chart."""
     if "speed-up" in table:
         return "times as fast"
-    return "share" if all(column.endswith("_share") for column in columns) else "seconds"
+    for end, unit in (("share", "share"), ("_s", "seconds")):
+        if all(column.endswith(end) for column in columns):
+            return unit
+    return ""  # the title says it
 
 
 def _is_wide(values: list[Value]) -> bool:

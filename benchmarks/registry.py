@@ -29,7 +29,8 @@ class BenchmarkOptions:
         virtual: run only what takes place in virtual time (fleet, placement, programs).
         fleet: compare routers before a fleet of emulated servers, instead of their cost (router); or run
             programs before such a fleet in real time, instead of in virtual time (parrot, programs).
-        whole: run the whole grid, which takes days, instead of the part that fits into 20 minutes (programs).
+        whole: run the whole grid or more seeds, which takes hours (answers, batches, door, fleet, offline,
+            parrot, placement) or days (programs), instead of the part that `make benches` runs.
     """
 
     quick: bool = False

@@ -145,7 +145,6 @@ def random_config(rng: random.Random, folder: Path, max_tokens: int) -> Transfor
         block_tokens=block_tokens,
         kv_bytes=int((max_tokens + block_tokens) * rng.choice([1, 1, 2])) * token_bytes,
         policy=rng.choice(["chunked", "prefill_first"]),
-        num_repeats=rng.choice([1, 1, 5]),
         num_threads=1,
     )
 

@@ -10,6 +10,7 @@ side by side and the tree of calls that combines them, and no intelligence.
 
 import argparse
 import asyncio
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -50,7 +51,7 @@ def quote_by_rule(task: LLMTask, decode: Decode) -> str:
 
     def weight(sentence: str) -> float:
         found = set(re.findall(r"[a-z]{5,}", sentence.lower()))
-        return sum(words[word] - 1 for word in found) / len(sentence.split()) ** 0.5
+        return sum(words[word] - 1 for word in found) / math.sqrt(len(sentence.split()))
 
     return max(whole or ends, key=weight)
 

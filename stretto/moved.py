@@ -40,7 +40,6 @@ MOVED = {
     "agent_traces": "trace.agents",
     "asgi_port": "http.server",
     "cluster.classes_aboard": "cluster.class_loads",
-    "cluster.confined": "model.devices",
     "cluster.devices": "model.devices",
     "cluster.together": "cluster.group_locations",
     "components.tools": "model.tools",
@@ -61,7 +60,6 @@ MOVED = {
     "frontend.plan_cache": "apps.plan_cache",
     "frontend.prompts": "apps.components.prompt_segments",
     "frontend.template": "apps.template",
-    "http.asgi_port": "http.server",
     "interrupts": "http.signals",
     "llm.cache.block_tables": "llm.block_tables",
     "messages": "sched.messages",
@@ -70,7 +68,6 @@ MOVED = {
     "observer": "sched.observer",
     "planner.running.beside": "planner.running.offline_job",
     "planner.running.carrier": "planner.running.plan_executor",
-    "programs.current": "programs.variable",
     "record": "model.record",
     "references": "model.references",
     "router.client_connection": "http.connection",
@@ -109,7 +106,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.emulate.faults": {"Fault": "ServerFault"},
     "stretto.emulate.generate": {"Generation": "EmulatedGeneration"},
     "stretto.emulate.response_bytes": {
-        "EmulatedExchange": "stretto.http.request:HttpRequest",
         "Exchange": "stretto.http.request:HttpRequest",
         "Outbox": "ResponseBytes",
     },
@@ -121,12 +117,10 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "stretto.engines.batch.vectors": {"Shelves": "Collections", "shelf_key": "collection_key"},
     "stretto.engines.catalogue": {
+        **{name: f"stretto.engines.llms:{name}" for name in ("DEFAULT_LLM", "FOR_SERVERS", "STAND_IN")},
         **{
             name: f"stretto.engines.llms:{name}"
-            for name in (
-                *("BY_PREFIXES", "DEFAULT_LLM", "FOR_SERVERS", "STAND_IN", "check_llm_is_here"),
-                *("checkpoint_path", "llm_deployment", "llm_replica", "server_replica"),
-            )
+            for name in ("llm_deployment", "llm_replica", "server_replica")
         },
         **{name: f"stretto.engines.profiles:{name}" for name in ("engine_and_model", "profile_key")},
     },
@@ -146,11 +140,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.http.server": {"AsgiPort": "HttpServer"},
     "stretto.llm.cache.tree": {"PrefixTree": "CacheTree"},
     "stretto.llm.output.output": {"Output": "DecodeOutput"},
-    "stretto.model.profile": {
-        "LEAST_S": "stretto.costs.fit_profile:LEAST_S",
-        "fit_profile": "stretto.costs.fit_profile:fit_profile",
-        "fit_profile_by_length": "stretto.costs.fit_profile:fit_profile_by_length",
-    },
     "stretto.model.references": {"Source": "ValueMemory", "load": "load_references"},
     "stretto.planner.application": {"Node": "ModelNode", "Request": "AppRequest"},
     "stretto.planner.execute": {"Span": "ReplicaSpan"},
@@ -166,9 +155,6 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "stretto.planner.running.run": {"Job": "PlanJob", "Outcome": "RunOutcome"},
     "stretto.planner.running.run_request": {"Message": "PromptMessage"},
-    "stretto.planner.workload": {
-        name: f"stretto.planner.drawn_calls:{name}" for name in ("ModelCalls", "calls_together")
-    },
     "stretto.programs.fragment": {"Call": "WaitingCall"},
     "stretto.programs.prompt_text": {"Place": "PromptSlot"},
     "stretto.router.exchange": {"Exchange": "RoutedExchange"},
@@ -193,7 +179,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.sched.queries.session": {"Session": "SessionMachine"},
     "stretto.sched.queries.splicing": {"Links": "ValueLinks"},
     "stretto.sched.vocabulary": {"DEFAULT": "stretto.apps.vocabulary:DEFAULT"},
-    "stretto.schema.fields": dict.fromkeys(("Problem", "FieldProblem"), "stretto.schema.typed:ValueProblem"),
+    "stretto.schema.fields": {"Problem": "stretto.schema.typed:ValueProblem"},
     "stretto.sim.replay": {"WhatIf": "ReplayChanges"},
     "stretto.trace.agents.load_report": {"LoadReport": "LoadSummary"},
     "stretto.trace.agents.sharing": {"Shared": "SharedParts"},

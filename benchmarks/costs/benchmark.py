@@ -15,12 +15,12 @@ from benchmarks.costs.per_batch_lines import fit_per_batch_lines
 from benchmarks.costs.roofline import fit_roofline
 from benchmarks.costs.runs import replay_goals, replay_rows
 from benchmarks.costs.step_profiles import STEPS, StepProfile, load_profiles
+from benchmarks.costs.step_sample import sample_steps
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value
 from stretto.costs.fit import PARTS, MeasuredStep, fit_shared_costs, fit_step_cost, parts_s
 from stretto.costs.nnls import Floats
 from stretto.costs.step_terms import NUMBERS
-from stretto.costs.steps_file import sample_steps
 from stretto.model.errors import ConfigError
 
 FITTED = "mean error (%) of the steps not fitted to, by model"

@@ -64,16 +64,16 @@ class DoorSize:
     """
 
     servers: int = 1
-    sessions: tuple[int, ...] = (16, 32, 64)
+    sessions: tuple[int, ...] = (32, 64)
     caps: tuple[int, ...] = (20,)
     seeds: int = 1
-    warm_s: float = 40.0
-    run_s: float = 90.0
+    warm_s: float = 30.0
+    run_s: float = 60.0
     chats_per_s: float = 0.0
 
 
 QUICK = DoorSize(sessions=(32,), caps=(), warm_s=5.0, run_s=10.0)
-WHOLE = DoorSize(servers=4, caps=(18, 20, 22, 24), seeds=3, warm_s=60.0, run_s=240.0)
+WHOLE = DoorSize(servers=4, sessions=(16, 32, 64), caps=(18, 20, 22, 24), seeds=3, warm_s=60.0, run_s=240.0)
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:

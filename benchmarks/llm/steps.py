@@ -54,7 +54,7 @@ def sharing_rows(checkpoint: Path, rounds: int, seed: int) -> list[Row]:
         for name, llm, tables in variants:
             batch = _decode_batch(tables, num_tokens)
             start_s = time.perf_counter()
-            llm.runner.run(batch, lambda sequence, generated: None)
+            llm.runner.run(batch, lambda sequence: None)
             if number:
                 times[name].append(1000 * (time.perf_counter() - start_s))
     rows = []

@@ -34,8 +34,8 @@ class ParrotSize:
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
-    """Run the benchmark: about half an hour, or less than a minute if `quick`. Runs that are stored are not
-    repeated.
+    """Run the benchmark: ten minutes, less than one if `quick`, or half an hour with three seeds if `whole`.
+    Runs that are stored are not repeated.
 
     With `options.fleet` it runs programs in real time instead, before emulated servers and before two engines
     in process: five minutes, or two if `quick`, on an otherwise idle machine.
@@ -49,7 +49,7 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
         return replace(report, rows=(*report.rows, *rows), goals=(*report.goals, *goals))
     if options.quick:
         return measure(ParrotSize(quick_scenes(), 1, is_full=False, num_teams=0), options)
-    return measure(ParrotSize(full_scenes(), 3, is_full=True, num_teams=8), options)
+    return measure(ParrotSize(full_scenes(), 3 if options.whole else 1, is_full=True, num_teams=8), options)
 
 
 def measure(size: ParrotSize, options: BenchmarkOptions) -> Report:

@@ -18,7 +18,8 @@ from statistics import median
 import numpy as np
 
 from stretto.emulate.kv_transfers import LINK_BYTES_S
-from stretto.emulate.llm_plan import LLMPlan, check_llm
+from stretto.emulate.llm_plan import check_llm
+from stretto.emulate.wanted import WantedServer
 from stretto.model.profile import Profile
 from stretto.router.config import RouterConfig, WorkerConfig
 from stretto.router.roles import Role
@@ -101,7 +102,7 @@ class Outcome:
 
 def simulate(load: Load, roles: Sequence[Role], num_requests: int, seed: int) -> Outcome:
     """Run a load through a router to servers of some roles. The first and last tenth do not count."""
-    planned = check_llm(LLMPlan(model="llama-2-7b", device="A100-80G"))
+    planned = check_llm(WantedServer(devices=(0,), model="llama-2-7b"), "A100-80G")
     trace, programs = load.trace(num_requests, seed)
     lengths = {one.id: one.output_tokens or 1 for one in trace.requests}
     output = filler_output(lengths_by_query(lengths))

@@ -13,7 +13,6 @@ import uvloop
 
 from benchmarks.common.mini_model import MINI
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad
 from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.engines.catalogue import transforms_engine
 from stretto.engines.prompt_tokens import PromptTokenizer
@@ -44,7 +43,7 @@ class AtOnce:
         """Return nothing: no task runs for any time."""
         return ()
 
-    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+    async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
         """Report nothing."""
         await asyncio.Event().wait()
 

@@ -17,9 +17,12 @@ from pathlib import Path
 from benchmarks.common.vllm_server import MODEL
 from benchmarks.report import Row
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.engines.openai_server.http import Http
+from stretto.engines.openai_server.metrics import read_load
 from stretto.model.errors import EngineTimeout
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.model.values import Document, Segment
+from stretto.wire import paths
 
 _HEAD_WORDS, _REST_WORDS = 500, 120
 _NUM_WARM_UPS = 3
@@ -41,7 +44,8 @@ async def probe(
 ) -> list[Row]:
     """Measure requests that are cold, prefilled ahead, and cancelled."""
     words = " ".join(section.text for document in documents for section in document.sections).split()
-    server = OpenAIServer(OpenAIServerConfig(url, model=MODEL, tokenizer=str(checkpoint)))
+    config = OpenAIServerConfig(url, model=MODEL, tokenizer=str(checkpoint))
+    server = OpenAIServer(config, http := Http(config))
     try:
         pairs = []
         for number in range(_NUM_WARM_UPS + num_prompts):
@@ -50,7 +54,7 @@ async def probe(
             head = Segment(" ".join(words[start:middle]))
             rest = Segment(" ".join(words[middle : middle + _REST_WORDS]))
             pairs.append(await _cold_and_prefilled(server, number, head, rest))
-        cancelled_s = [await _cancelled_s(server, number, words) for number in range(3)]
+        cancelled_s = [await _cancelled_s(server, http, number, words) for number in range(3)]
     finally:
         await server.aclose()
     table = f"one request on vLLM, {dtype}"
@@ -121,28 +125,28 @@ async def _answer(server: OpenAIServer, task: LLMTask) -> Answered:
     return Answered(first_s[0], done[0])
 
 
-async def _cancelled_s(server: OpenAIServer, number: int, words: Sequence[str]) -> float:
+async def _cancelled_s(server: OpenAIServer, http: Http, number: int, words: Sequence[str]) -> float:
     """Seconds from cancelling a long answer until the server runs nothing."""
     prompt = (Segment(" ".join(words[:50])),)
     running = asyncio.create_task(_answer(server, LLMTask(number, "q", "long", prompt, _LONG)))
     try:
-        await _until(server, lambda num_running: num_running > 0 or running.done())
+        await _until(http, lambda num_running: num_running > 0 or running.done())
     finally:
         running.cancel()
         start_s = time.perf_counter()
         await asyncio.wait([running])
-    await _until(server, lambda num_running: num_running == 0)
+    await _until(http, lambda num_running: num_running == 0)
     return time.perf_counter() - start_s
 
 
-async def _until(server: OpenAIServer, is_so: Callable[[int], bool]) -> None:
+async def _until(http: Http, is_so: Callable[[int], bool]) -> None:
     """Wait until the server's number of running requests satisfies `is_so`.
 
     Raises:
         EngineTimeout: it did not in time.
     """
     deadline_s = time.perf_counter() + _PATIENCE_S
-    while not is_so((await server.load()).num_running):
+    while not is_so(read_load((await http.fetch(paths.METRICS)).decode()).num_running):
         if time.perf_counter() > deadline_s:
             raise EngineTimeout(
                 f"vLLM's /metrics did not show the expected number of requests in {_PATIENCE_S:.0f} s"

@@ -18,9 +18,22 @@ def template_in_file(where: str) -> Template:
     Raises:
         ConfigError: there is no such file or name, or the file raises.
     """
+    return template_of(object_in_file(where), where)
+
+
+def object_in_file(where: str) -> object:
+    """Return what `where` names as FILE.py:NAME; None if the file has no such name. The file runs once.
+
+    Raises:
+        ConfigError: there is no such file, or it raises.
+    """
     file, _, name = where.rpartition(":")
-    path = Path(file)
-    given = getattr(run_file(path, f"--app {where}"), name, None)
+    return getattr(run_file(Path(file), f"--app {where}"), name, None)
+
+
+def template_of(given: object, where: str) -> Template:
+    """Return the app that an object of a file is. Raises ConfigError if it is none."""
+    name = where.rpartition(":")[2]
     if given is not None and callable(given) and not isinstance(given, type):
         try:
             given = given()

@@ -73,7 +73,7 @@ class BenchOptions:
         ),
     ] = False
     whole: Annotated[
-        bool, typer.Option("--whole", help="Run the whole grid, which takes days (programs).")
+        bool, typer.Option("--whole", help="Run the whole grid, which takes hours, or days (programs).")
     ] = False
 
 

@@ -10,13 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from stretto.costs.fit import MeasuredStep, fit_step_cost
+from stretto.costs.fit import fit_step_cost
 from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import load_preset
 from stretto.costs.shape import LLMModel, model_of
-from stretto.costs.step import LLMStepCost
 from stretto.costs.step_features import StepFeatures
-from stretto.costs.steps_file import read_steps, sample_steps
+from stretto.costs.steps_file import read_steps
 from stretto.model.errors import ConfigError, DocumentError
 
 
@@ -26,58 +25,41 @@ def fit_steps(
     config_file: Path,
     preset: str,
     tensor_parallel: int,
-    share: float,
-    seed: int,
     as_json: bool,
 ) -> None:
     """Fit a prediction of an LLM's step times to measured steps in a CSV file, and print it.
-
-    With `share` below 1, only a sample of the steps is used, and the error on the others is printed too.
 
     Args:
         config_file: config.json of the measured model.
         preset: name of the preset with the hardware and starting values.
         tensor_parallel: number of devices of an instance.
-        seed: seed of the choice of the sample.
     """
-    if not 0 < share <= 1:
-        raise ConfigError(f"--share {share}: must be between 0 and 1")
     machine = load_preset(preset)
     if machine.hardware is None:
         raise ConfigError(f"--preset {preset}: the preset has no accelerator")
     model = _model(config_file)
     check_fits(model, machine.hardware, tensor_parallel)
     steps = read_steps(steps_file)
-    chosen = sample_steps(steps, share, seed) if share < 1 else list(range(len(steps)))
     features = StepFeatures(model, machine.hardware, tensor_parallel, machine.kernels)
     try:
-        cost = fit_step_cost(features, [steps[i] for i in chosen], machine.shared.get(tensor_parallel))
+        cost = fit_step_cost(features, steps, machine.shared.get(tensor_parallel))
     except ConfigError as refused:
-        raise ConfigError(
-            f"{steps_file}, {len(chosen)} of {len(steps)} steps: {refused.message}"
-        ) from refused
-    held_out = sorted(set(range(len(steps))) - set(chosen))
-    errors = {
-        name: _mean_error(cost, [steps[i] for i in indices])
-        for name, indices in (("fitted", chosen), ("held out", held_out))
-        if indices
-    }
+        raise ConfigError(f"{steps_file}, {len(steps)} steps: {refused.message}") from refused
+    mean_error = sum(abs(cost.step_s(step.shape) / step.seconds - 1) for step in steps) / len(steps)
     if as_json:
         found: dict[str, Any] = {"model": asdict(model), "tensor_parallel": tensor_parallel}
-        print(json.dumps({**found, "preset": preset, "numbers": cost.numbers, "mean_error": errors}))
+        print(
+            json.dumps(
+                {**found, "preset": preset, "numbers": cost.numbers, "mean_error": {"fitted": mean_error}}
+            )
+        )
         return
     table = Table("number", "value", title=f"{model.name} on {tensor_parallel} × {machine.hardware.name}")
     for name, value in cost.numbers.items():
         table.add_row(name, f"{value:.4g}")
     console = Console(emoji=False)
     console.print(table)
-    for name, error in errors.items():
-        count = len(chosen) if name == "fitted" else len(held_out)
-        console.print(f"mean error of {count} steps, {name}: {error:.1%}", highlight=False)
-
-
-def _mean_error(cost: LLMStepCost, steps: list[MeasuredStep]) -> float:
-    return sum(abs(cost.step_s(step.shape) / step.seconds - 1) for step in steps) / len(steps)
+    console.print(f"mean error of {len(steps)} steps, fitted: {mean_error:.1%}", highlight=False)
 
 
 def _model(path: Path) -> LLMModel:

@@ -53,11 +53,6 @@ class ProfileOptions:
     tensor_parallel: Annotated[
         int, typer.Option("--tensor-parallel", help="Number of devices of an instance.", metavar="NUMBER")
     ] = 1
-    share: Annotated[
-        float,
-        typer.Option("--share", help="Share of the steps that are fitted to, from 0 to 1.", metavar="SHARE"),
-    ] = 1.0
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the choice of steps.", metavar="NUMBER")] = 0
 
 
 def profile(given: ProfileOptions) -> None:
@@ -75,8 +70,6 @@ def profile(given: ProfileOptions) -> None:
             config_file=given.model_config,
             preset=given.preset,
             tensor_parallel=given.tensor_parallel,
-            share=given.share,
-            seed=given.seed,
             as_json=given.as_json,
         )
         return

@@ -108,6 +108,7 @@ def size(given: SizeOptions) -> None:
         parsing.checked_target("--html", given.html)
     from stretto.cli.size_table import print_answer, searched
     from stretto.sizing.asked import parse_load, parse_servers, read_prices
+    from stretto.sizing.first_guess import check_simulable
     from stretto.sizing.objectives import parse_objectives
     from stretto.sizing.report import as_data
     from stretto.sizing.study import Study, samples_for
@@ -119,6 +120,7 @@ def size(given: SizeOptions) -> None:
     traffic = _traffic(given, servers, objectives)
     unit = wanted.unit if wanted is not None else ("sessions" if traffic.is_of_sessions else "per_s")
     study = Study(traffic, objectives, unit, given.draws, samples_for(objectives))
+    check_simulable(study, servers)
     answer, is_whole = searched(
         study, servers, wanted, costs, with_variants=given.what_if, seconds=given.seconds
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.cluster.messages import InstanceId, InstanceLoad
+from stretto.cluster.messages import InstanceId
 from stretto.cluster.transitions import State
 from stretto.model.profile import Profile
 
@@ -45,7 +45,6 @@ class InstanceView:
             share the instance and wait.
         per_resident_s: measured seconds that each token in flight adds to a step of decodes; None before
             answers have shown it.
-        reported: load that the instance itself reports, if it does.
     """
 
     id: InstanceId
@@ -73,7 +72,6 @@ class InstanceView:
     kept_slots: int = 0
     kept_tokens: int = 0
     per_resident_s: float | None = None
-    reported: InstanceLoad | None = None
 
     @property
     def room_tokens(self) -> int:

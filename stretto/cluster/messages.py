@@ -54,22 +54,3 @@ class KVReport:
     engine: str
     instance: InstanceId
     events: Sequence[KVEvent]
-
-
-@record
-class InstanceLoad:
-    """The numbers of requests that run and wait at an instance, as it reports them; requests of other
-    clients are counted too.
-    """
-
-    num_running: int
-    num_waiting: int
-
-
-@record
-class LoadReport:
-    """Event: an instance reports how many requests it runs and queues, and how full its KV memory is."""
-
-    engine: str
-    instance: InstanceId
-    load: InstanceLoad

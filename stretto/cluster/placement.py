@@ -33,7 +33,7 @@ from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.loading import NO_LOADING, LoadingShares
-from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.cluster.messages import InstanceId, KVReport
 from stretto.model.record import record
 from stretto.model.tasks import Objective
 
@@ -280,9 +280,7 @@ class Emptied:
     instance: InstanceId
 
 
-PlacementEvent: TypeAlias = (
-    Joined | Bound | Unbound | Dispatched | Ended | Emptied | Left | KVReport | LoadReport
-)
+PlacementEvent: TypeAlias = Joined | Bound | Unbound | Dispatched | Ended | Emptied | Left | KVReport
 
 
 class Placement(Protocol):

@@ -172,10 +172,8 @@ def _holder_first(
 
 
 def num_requests(view: InstanceView) -> int:
-    """Return the number of requests that run or wait at an instance, those of other clients included."""
-    known = view.num_running + view.num_waiting
-    reported = view.reported
-    return known if reported is None else max(known, reported.num_running + reported.num_waiting)
+    """Return the number of requests that run or wait at an instance."""
+    return view.num_running + view.num_waiting
 
 
 def hosts_of(

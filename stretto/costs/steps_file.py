@@ -1,4 +1,4 @@
-"""Reads measured steps from a CSV file, and draws a small sample of steps.
+"""Reads measured steps from a CSV file.
 
 A row has the fields of `StepShape` and `seconds`. It may also have `forward_s`, `preparation_s`, `sampling_s`
 and `host_s`, which must add up to `seconds`.
@@ -10,7 +10,6 @@ import csv
 import gzip
 import io
 import math
-import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -114,52 +113,3 @@ def measured_step(shape: StepShape, seconds: float, parts: Mapping[str, float] |
     if shape.prefill_pairs < shape.prefill_tokens or (shape.prefill_pairs and not shape.num_prefills):
         raise ValueError(f"prefills of {shape.prefill_tokens} tokens cannot have {shape.prefill_pairs} pairs")
     return MeasuredStep(shape, seconds, parts)
-
-
-def sample_steps(steps: Sequence[MeasuredStep], share: float, seed: int = 0) -> list[int]:
-    """Choose a varied sample of at most `share` of the measured LLM steps, and return its indices.
-
-    The kinds of steps (prefills of short and long prompts; decodes of short, long and unlike contexts) get
-    equal numbers. Within a kind, numbers of sequences are covered, small ones more densely.
-    """
-    kinds: dict[tuple[object, ...], list[int]] = {}
-    for index, step in enumerate(steps):
-        kinds.setdefault(_kind(step.shape), []).append(index)
-    chosen: set[int] = set()
-    budget = int(share * len(steps))
-    draw = random.Random(seed)
-    ordered = sorted(kinds.items(), key=lambda item: (len(item[1]), str(item[0])))
-    for position, (_, indices) in enumerate(ordered):
-        quota = min((budget - len(chosen)) // (len(ordered) - position), len(indices))
-        chosen.update(_spread(indices, [_num_sequences(steps[i].shape) for i in indices], quota, draw))
-    return sorted(chosen)
-
-
-def _num_sequences(shape: StepShape) -> int:
-    return shape.num_prefills + shape.num_decodes
-
-
-def _kind(shape: StepShape) -> tuple[object, ...]:
-    if shape.num_prefills:
-        return ("prefill", shape.prefill_tokens > 4 * shape.num_prefills)
-    mean = shape.context_tokens / shape.num_decodes
-    return ("decode", mean > 4, shape.max_context_tokens > 4 * mean)
-
-
-def _spread(indices: list[int], sizes: list[int], quota: int, draw: random.Random) -> list[int]:
-    """Draw one index from each of up to `quota` ranges of sizes: powers of two, then ranges of equal
-    width."""
-    if quota < 1:
-        return []
-    ordered = sorted(zip(sizes, indices, strict=True))
-    largest = ordered[-1][0]
-    few = [edge for edge in (1, 2, 4, 8, 16) if edge < largest][:quota]
-    begin = few[-1] if few else 1
-    even = quota - len(few)
-    edges = sorted({*few, *(round(begin + (largest - begin) * k / (even + 1)) for k in range(1, even + 1))})
-    chosen = []
-    for low, high in zip(edges, [*edges[1:], largest + 1], strict=True):
-        inside = [index for size, index in ordered if low <= size < high]
-        if inside:
-            chosen.append(draw.choice(inside))
-    return chosen

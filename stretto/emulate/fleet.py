@@ -11,7 +11,7 @@ from stretto.cluster.machine import Machine, Placed, check_free
 from stretto.costs.known_costs import NO_COSTS, batch_device, llm_device
 from stretto.costs.presets import Preset, all_presets
 from stretto.emulate.faults import ServerFault
-from stretto.emulate.llm_plan import LLMPlan, PlannedLLM, check_llm
+from stretto.emulate.llm_plan import PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.http.client.address import check_port
 from stretto.model.deployment import Replica
@@ -60,8 +60,8 @@ class PlannedServer:
         """Description of the server in one line."""
         places = ", ".join(self.held)
         match self.service:
-            case PlannedLLM(plan=plan, served=served):
-                return f"{served.name} on {plan.device} ({places})"
+            case PlannedLLM(preset=preset, served=served):
+                return f"{served.name} on {preset.name} ({places})"
             case PlannedBatches(kind=kind, name=name):
                 return f"{kind} with {name} ({places})"
 
@@ -150,7 +150,7 @@ def _plan(
         raise ConfigError(f"loading_s is {server.loading_s}; it must be a number of seconds from 0 on")
     service: PlannedLLM | PlannedBatches
     if server.kind == "llm":
-        service = check_llm(_llm_plan(server, device))
+        service = check_llm(server, device)
         held = {name: int(server.memory_share * memory[name]) for name in names}
         loading_s = service.loading_s
         waking_s = service.sizes.weight_bytes / len(names) / _PCIE_BYTES_S
@@ -176,28 +176,6 @@ def _plan(
         kv_events=events,
         is_asleep=server.asleep,
         faults=faults,
-    )
-
-
-def _llm_plan(server: WantedServer, device: str) -> LLMPlan:
-    if not server.model:
-        raise ConfigError("an LLM needs a model; it has none")
-    return LLMPlan(
-        model=server.model,
-        device=device,
-        tensor_parallel=len(server.devices),
-        served_name=server.served_name,
-        max_sequences=server.max_sequences,
-        max_batch_tokens=server.max_batch_tokens,
-        block_tokens=server.block_tokens,
-        max_context_tokens=server.max_context_tokens,
-        memory_share=server.memory_share,
-        scheduling=server.scheduling,
-        caches_prefixes=server.caches_prefixes,
-        reports_kv=server.kv_events is not None,
-        loading_s=server.loading_s,
-        tokenizer=server.tokenizer,
-        replies=server.replies,
     )
 
 

@@ -145,7 +145,7 @@ class EmulatedServers:
             llm.sizes.kv_bytes_per_token / LINK_BYTES_S,
         )
         if is_sglang:
-            return replica, SGLangRoutes(routes, llm.plan.tensor_parallel).table
+            return replica, SGLangRoutes(routes, llm.tensor_parallel).table
         return replica, routes.table
 
     def _batches(self, batches: PlannedBatches, number: int, gate: Gate) -> tuple[Emulated, HandlerTable]:

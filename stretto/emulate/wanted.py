@@ -13,11 +13,12 @@ Kind: TypeAlias = Literal["llm", "embedding", "reranking"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedServer:
-    """One server of a fleet, as a file or options describe it.
+    """One server of a fleet, as a file or options describe it. Defaults of an LLM are vLLM's for an A100.
 
     Attributes:
         devices: numbers of its devices; an LLM on several uses tensor parallelism.
-        model: name of the model; for embedding and reranking only its name in requests.
+        model: name of a model with known costs, or directory with its `config.json`; for embedding and
+            reranking only its name in requests.
         port: port that it listens on; None for the one after the server before.
         dialect: server software whose paths and answers it has.
         kv_events: ZeroMQ address where an LLM publishes KV events. "{port}" stands for the server's port. If
@@ -25,8 +26,12 @@ class WantedServer:
         asleep: whether it sleeps at first, and holds no memory.
         memory_gib: memory that an embedding or reranking server takes.
         memory_share: share of its devices' memory that an LLM takes.
-        served_name, max_sequences, max_batch_tokens, block_tokens, max_context_tokens, scheduling,
-            caches_prefixes, loading_s, tokenizer, replies: as in `LLMPlan`.
+        served_name: name of the model in requests; None for `model`.
+        max_context_tokens: longest prompt and answer together; None for the model's own.
+        scheduling: "fcfs", first come first served, or "priority".
+        loading_s: seconds before the server answers; None for the predicted ones.
+        tokenizer: directory with the model's tokenizer; None for tokens of four characters.
+        replies: file of prescribed replies (`scripted_replies.py`); None for made-up texts alone.
     """
 
     devices: tuple[int, ...]

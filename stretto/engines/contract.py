@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad
 from stretto.model.tasks import LLMEvent, LLMTask, Reuse, Task
 
 
@@ -170,10 +169,9 @@ class AsyncLLM(Protocol):
         """
         ...
 
-    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Watch the server until cancelled: call `report` with changes of its prefix cache and with its load.
-
-        Only what the server tells is reported.
+    async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
+        """Watch the server until cancelled: call `report` with changes of its prefix cache, if it
+        tells them.
 
         Raises:
             EngineUnavailable: the server has ended for good.

@@ -2,6 +2,9 @@
 
 The leading `num_shared_blocks` of a sequence's blocks are full and belong to the cache; other sequences may
 hold them too. The blocks after them belong to the sequence, which writes to these only.
+
+Where an instance keeps KV in host memory too, the full blocks of a sequence are copied there when it gives
+its own up, and a sequence that begins loads what the device's cache lacks.
 """
 
 from __future__ import annotations
@@ -12,24 +15,36 @@ from collections.abc import Iterable
 from stretto.llm.cache.block_pool import BlockPool
 from stretto.llm.cache.block_runs import BlockRun
 from stretto.llm.cache.prefix_cache import CacheHit, PrefixCache
+from stretto.llm.cache.received import receive
 from stretto.llm.sequence import TokenSequence
+
+_HOST = "host"
+"""Owner of all that is in host memory: there, only the order of uses decides what is evicted."""
 
 
 class BlockTables:
     """A manager of the block tables of running sequences, which list the KV blocks of each.
 
     It allocates blocks from `pool`, reuses those of the prefix cache, and gives them back. Without
-    `shares_partial` only whole blocks are reused.
+    `shares_partial` only whole blocks are reused. `host` is the cache in host memory, if there is one.
     """
 
     def __init__(
-        self, pool: BlockPool, cache: PrefixCache, block_tokens: int, *, shares_partial: bool = True
+        self,
+        pool: BlockPool,
+        cache: PrefixCache,
+        block_tokens: int,
+        *,
+        shares_partial: bool = True,
+        host: PrefixCache | None = None,
     ) -> None:
         self._pool = pool
         self._cache = cache
         self._block_tokens = block_tokens
         self._shares_partial = shares_partial
         self._copies: list[tuple[int, int]] = []
+        self._host = host
+        self._num_loaded = 0
 
     def num_blocks(self, num_tokens: int) -> int:
         """Return the number of KV blocks needed for `num_tokens` tokens."""
@@ -40,8 +55,7 @@ class BlockTables:
 
         If tokens are to be generated, the last token is left out, because it must be computed.
         """
-        limit = len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)
-        hit = self._cache.look_up(sequence.salt, sequence.tokens, limit)
+        hit = self._cache.look_up(sequence.salt, sequence.tokens, _limit(sequence))
         if hit.tail is None or self._shares_partial:
             return hit
         return hit._replace(num_tokens=len(hit.blocks) * self._block_tokens, tail=None)
@@ -56,13 +70,32 @@ class BlockTables:
         sequence.blocks = list(hit.blocks)
         sequence.num_shared_blocks = len(hit.blocks)
         sequence.num_computed = hit.num_tokens
+        if self._host is not None and self._load(sequence, self._host):
+            hit = hit._replace(tail=None)
         if sequence.num_cached is None:
-            sequence.num_cached = min(hit.num_tokens, sequence.num_prompt_tokens)
+            sequence.num_cached = min(sequence.num_computed, sequence.num_prompt_tokens)
         if hit.tail is not None:
             source = self._cache.touch(hit.tail)
             (own,) = self._cache.acquire(1)
             self._copies.append((source, own))
             sequence.blocks.append(own)
+
+    def _load(self, sequence: TokenSequence, host: PrefixCache) -> bool:
+        """Load the blocks that follow the cached ones from host memory; return whether there are any."""
+        found = host.look_up(sequence.salt, sequence.tokens, _limit(sequence))
+        num_more = len(found.blocks) - len(sequence.blocks)
+        if num_more <= 0 or num_more > self._cache.num_available:
+            return False
+        sequence.blocks += self._cache.acquire(num_more)
+        sequence.num_computed = len(found.blocks) * self._block_tokens
+        self._num_loaded += num_more * self._block_tokens
+        self.share_full(sequence)
+        return True
+
+    def take_loaded(self) -> int:
+        """Return, and forget, the number of tokens whose KV was loaded since the last call."""
+        num_loaded, self._num_loaded = self._num_loaded, 0
+        return num_loaded
 
     def grow(self, sequence: TokenSequence, num_tokens: int) -> bool:
         """Acquire the blocks that a sequence lacks for its first `num_tokens` tokens.
@@ -135,6 +168,9 @@ class BlockTables:
         """Release all blocks of a sequence; those that are in the prefix cache stay there. Copies into the
         sequence's blocks that were not made yet are cancelled.
         """
+        if self._host is not None:
+            tokens = sequence.tokens[: sequence.num_computed]
+            receive(self._host, sequence.salt, tokens, self._block_tokens, _HOST)
         own = sequence.blocks[sequence.num_shared_blocks :]
         if self._copies:
             self._copies = [(source, target) for source, target in self._copies if target not in own]
@@ -170,3 +206,8 @@ class BlockTables:
         num_shared = sum(len(node.blocks) for node in num_holders)
         num_held = self._pool.num_blocks - self._cache.num_available
         assert num_held == num_shared + len(own), f"{num_held} held, {num_shared} shared and {len(own)} own"
+
+
+def _limit(sequence: TokenSequence) -> int:
+    """Return how many leading tokens a sequence may find in caches."""
+    return len(sequence.tokens) - (1 if sequence.max_new_tokens else 0)

@@ -63,6 +63,10 @@ class LocalScheduler:
         self.config = config
         self.pool = BlockPool(config.num_blocks)
         self.cache = PrefixCache(self.pool, config.block_tokens, with_events=config.with_events)
+        self.host: PrefixCache | None = None
+        if config.host_blocks:
+            pool = BlockPool(config.host_blocks)
+            self.host = PrefixCache(pool, config.block_tokens, with_events=config.with_events, medium="host")
         self.running: list[TokenSequence] = []
         self.waiting = WaitingQueue(config.level_s, config.lookahead)
         self.num_preemptions = 0
@@ -70,7 +74,11 @@ class LocalScheduler:
         self._num_added = 0
         self._num_offline = self._num_others = 0  # sequences that wait or run
         self._tables = BlockTables(
-            self.pool, self.cache, config.block_tokens, shares_partial=config.shares_partial_blocks
+            self.pool,
+            self.cache,
+            config.block_tokens,
+            shares_partial=config.shares_partial_blocks,
+            host=self.host,
         )
         self._preempted: list[TokenSequence] = []  # in this step
         self._shares: dict[int, tuple[int, float]] = {}
@@ -148,7 +156,7 @@ class LocalScheduler:
             num_repeats = grow_for_repeats(
                 self.running, self._tables, size, max_repeats, is_awaited=is_awaited
             )
-        return StepBatch(tuple(slices), self._tables.take_copies(), num_repeats)
+        return StepBatch(tuple(slices), self._tables.take_copies(), num_repeats, self._tables.take_loaded())
 
     def complete(self, batch: StepBatch, sampled: Mapping[int, list[int]]) -> None:
         """Record that a step has been computed: append the sampled tokens to their sequences, and add the KV
@@ -382,6 +390,8 @@ class LocalScheduler:
     def check_invariants(self) -> None:
         """Check that blocks, cache and sequences fit together. Raises AssertionError if they do not."""
         self._tables.check_invariants(self.running)
+        if self.host is not None:
+            self.host.check_invariants()
         assert len(self.running) <= self.config.max_running
         assert all(sequence.status is Status.RUNNING for sequence in self.running)
         for sequence in self.waiting:

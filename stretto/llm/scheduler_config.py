@@ -24,6 +24,8 @@ class SchedulerConfig:
         with_events: record what the prefix cache holds.
         shares_partial_blocks: whether a prompt that ends or differs within a cached block reuses the tokens
             before that place; if not, only whole blocks are hits, as in vLLM.
+        host_blocks: number of KV blocks in host memory, which keep the prefixes of sequences that have given
+            theirs up; only simulated instances have some.
         offline: how much work offline sequences may do in a step.
     """
 
@@ -37,6 +39,7 @@ class SchedulerConfig:
     lookahead: int = 64
     with_events: bool = False
     shares_partial_blocks: bool = True
+    host_blocks: int = 0
     offline: OfflineLimits = OfflineLimits()
 
     def check(self) -> None:
@@ -46,6 +49,8 @@ class SchedulerConfig:
         for name in ("num_blocks", "block_tokens", "max_running", "num_groups", "lookahead"):
             if type(value := getattr(self, name)) is not int or value < 1:
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        if type(self.host_blocks) is not int or self.host_blocks < 0:
+            raise ConfigError(f"host_blocks is {self.host_blocks!r}; it must be a whole number of at least 0")
         if type(self.max_batch_tokens) is not int or self.max_batch_tokens <= self.max_running:
             raise ConfigError(
                 f"max_batch_tokens ({self.max_batch_tokens!r}) must exceed max_running "

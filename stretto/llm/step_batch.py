@@ -29,11 +29,13 @@ class StepBatch:
         slices: which tokens of which sequences to compute. In a repeat, each sampled token is the next input.
         copies: pairs (from, to) of KV blocks: contents are copied before anything is computed, and all are
             read before any is written.
+        num_loaded: tokens whose KV is loaded from host memory for sequences that begin in this step.
     """
 
     slices: tuple[Slice, ...]
     copies: tuple[tuple[int, int], ...] = ()
     num_repeats: int = 1
+    num_loaded: int = 0
 
     @property
     def num_tokens(self) -> int:

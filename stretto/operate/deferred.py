@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from stretto.cluster.placement import PromptKey
-from stretto.model.backlog import Backlog
 from stretto.sched.observer import Observer, Observers
 from stretto.sched.request_trace import RequestTrace
 
@@ -24,23 +22,35 @@ class DeferredObservers(Observer):
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = Observers(observers)
-        self._waiting = Backlog(_MOST)
+        self._waiting: list[tuple[RequestTrace, float | PromptKey, bool]] = []
         self.sources: list[Callable[[], None]] = []
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Keep a request that has arrived."""
-        self._waiting.add(partial(self._observers.on_request_arrived, trace, now_s))
+        self._waiting.append((trace, now_s, False))
 
     def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
         """Keep the key of the prompt of a request."""
-        self._waiting.add(partial(self._observers.on_request_keyed, trace, key))
+        self._waiting.append((trace, key, False))
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Keep a request that has ended."""
-        self._waiting.add(partial(self._observers.on_request_ended, trace, now_s))
+        self._waiting.append((trace, now_s, True))
+        if len(self._waiting) >= _MOST:
+            self._show()
 
     def catch_up(self) -> None:
         """Show the observers all that has happened."""
         for bring in self.sources:
             bring()
-        self._waiting.catch_up()
+        self._show()
+
+    def _show(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for trace, what, has_ended in waiting:
+            if isinstance(what, PromptKey):
+                self._observers.on_request_keyed(trace, what)
+            elif has_ended:
+                self._observers.on_request_ended(trace, what)
+            else:
+                self._observers.on_request_arrived(trace, what)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from heapq import nlargest, nsmallest
+from collections.abc import Mapping, Sequence
+from heapq import nlargest
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from stretto.model.record import record
@@ -84,29 +85,38 @@ class FleetView(NamedTuple):
     batches: Sequence[BatchPicture] = ()
 
 
+class _PresentProgram(NamedTuple):
+    """A program that has not been silent for long, since when it does what it does, and what it waits for."""
+
+    since_s: float
+    program: ProgramTime
+    wait: LiveWait | None
+    worker: str = ""
+
+
 def program_gauge(watch: Watch, fleet: FleetView, now_s: float) -> Mapping[str, int]:
     """Return how many programs of the last minutes are in each state."""
-    counts = dict.fromkeys(_STATES, 0)
-    for state, _, _ in _present(watch, fleet, now_s):
-        counts[state] += 1
-    return counts
+    return {state: len(programs) for state, programs in _present(watch, fleet, now_s).items()}
 
 
 def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
     """Return what the live page shows."""
-    present = list(_present(watch, fleet, now_s))
-    by_state = Counter((program.tenant, state) for state, program, _ in present)
-    shown = nsmallest(_MAX_PROGRAMS, present, key=lambda one: (_STATES.index(one[0]), _since_s(*one)))
+    present = _present(watch, fleet, now_s)
+    by_state = Counter((one.program.tenant, state) for state in _STATES for one in present[state])
+    rows: list[dict[str, Any]] = []
+    for state in _STATES:
+        longest = sorted(present[state], key=attrgetter("since_s"))[: _MAX_PROGRAMS - len(rows)]
+        rows += [_program_row(state, one, now_s) for one in longest]
     ended = [one for one in watch.programs if now_s - one.last_s < _HOUR_S and one.requests]
-    slowest = nlargest(_MAX_SLOW, ended, key=lambda one: one.wall_s)
+    slowest = nlargest(_MAX_SLOW, ended, key=lambda one: one.last_s - one.start_s)
     by_worker, by_tenant = _counted(watch.metrics.totals())
     return {
         "now_s": round(now_s, 3),
         "workers": [_worker_row(one, by_worker[one.name]) for one in fleet.workers],
         "waiting": fleet.num_waiting,
         "held": fleet.num_held,
-        "programs": [_program_row(*one, now_s) for one in shown],
-        "num_programs": len(present),
+        "programs": rows,
+        "num_programs": sum(map(len, present.values())),
         "tenants": [
             {"tenant": name, **{state: by_state[name, state] for state in _STATES}, **counts._asdict()}
             for name, counts in sorted(by_tenant.items())
@@ -133,43 +143,34 @@ def _worker_row(one: WorkerPicture, counted: Counted) -> dict[str, Any]:
     }
 
 
-def _present(
-    watch: Watch, fleet: FleetView, now_s: float
-) -> Iterator[tuple[str, ProgramTime, LiveWait | None]]:
-    """Yield the programs that have not been silent for long, each with its state and what it waits for."""
+def _present(watch: Watch, fleet: FleetView, now_s: float) -> Mapping[str, list[_PresentProgram]]:
+    """Return the programs that have not been silent for long, by their state."""
     waits = {one.program: one for one in fleet.waits}
+    found: dict[str, list[_PresentProgram]] = {state: [] for state in _STATES}
     for program in watch.programs:
-        wait = waits.get((program.tenant, program.program))
-        if (state := _state_of(program, wait, now_s)) is not None:
-            yield state, program, wait
+        wait = waits.get((program.tenant, program.program)) if waits else None
+        running = [one for one in program.open.values() if one.trace.tries] if program.open else ()
+        if running:
+            since_s, worker = min(one.begun_s for one in program.open.values()), running[0].worker
+            found["running"].append(_PresentProgram(since_s, program, wait, worker))
+        elif wait is not None:
+            state = "held" if wait.is_held else "waiting"
+            found[state].append(_PresentProgram(wait.since_s, program, wait))
+        elif program.open:
+            since_s = min(one.begun_s for one in program.open.values())
+            found["waiting"].append(_PresentProgram(since_s, program, wait))
+        elif now_s - program.last_s < _SILENT_S:
+            found["silent"].append(_PresentProgram(program.last_s, program, wait))
+    return found
 
 
-def _state_of(program: ProgramTime, wait: LiveWait | None, now_s: float) -> str | None:
-    """Return what a program does; None if it has been silent for long."""
-    if program.open:
-        if any(one.trace.tries for one in program.open.values()):
-            return "running"
-        return "held" if wait is not None and wait.is_held else "waiting"
-    if wait is not None:
-        return "held" if wait.is_held else "waiting"
-    return "silent" if now_s - program.last_s < _SILENT_S else None
-
-
-def _since_s(state: str, program: ProgramTime, wait: LiveWait | None) -> float:
-    """Return since when a program is in its state."""
-    if state in ("held", "waiting") and wait is not None:
-        return wait.since_s
-    return min(one.begun_s for one in program.open.values()) if program.open else program.last_s
-
-
-def _program_row(state: str, program: ProgramTime, wait: LiveWait | None, now_s: float) -> dict[str, Any]:
-    running = next((one.trace.tries[-1].name for one in program.open.values() if one.trace.tries), "")
+def _program_row(state: str, one: _PresentProgram, now_s: float) -> dict[str, Any]:
     return {
-        **summary_json(program, now_s),
+        **summary_json(one.program, now_s),
         "state": state,
-        "for_s": round(now_s - _since_s(state, program, wait), 3),
-        "why": wait.why if wait is not None and state != "running" else "",
-        "worker": running,
+        "for_s": round(now_s - one.since_s, 3),
+        "why": one.wait.why if one.wait is not None and state != "running" else "",
+        "worker": one.worker,
     }
 
 

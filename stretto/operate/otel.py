@@ -14,8 +14,8 @@ from time import monotonic_ns, time_ns
 from urllib.request import Request, urlopen
 
 from stretto.model.errors import ConfigError
-from stretto.operate.otlp import write_spans
-from stretto.operate.span_records import EndedRequest, SpanRecord
+from stretto.operate.otlp import SpanRecord, write_spans
+from stretto.operate.span_records import EndedRequest
 from stretto.operate.spans import Spans
 
 _PATH = "/v1/traces"

@@ -59,7 +59,8 @@ class Parts(NamedTuple):
 
     def to_json(self) -> dict[str, float]:
         """Return the parts that are not nothing, as JSON."""
-        return {name: round(value, 6) for name, value in zip(NAMES, self, strict=True) if value > 5e-7}
+        parts = zip(NAMES, self, strict=True)
+        return {name: int(1e6 * value + 0.5) / 1e6 for name, value in parts if value > 5e-7}
 
 
 NAMES = Parts._fields

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from stretto.model.record import record
+from stretto.operate.otlp import SpanRecord, attributes_of, key_of, number_attribute, text_attribute
 from stretto.sched.request_trace import RequestTrace, TraceContext
 
 _MOST_SHARED = 2048
@@ -26,51 +26,13 @@ _OPERATIONS: Mapping[str, str] = {
     "call": "execute_tool",
 }
 """GenAI operations by the path of a request or the operation of a step; of others `stretto.` and its name."""
-Attribute: TypeAlias = str | int | float | bool
-
-
-class SharedAttributes:
-    """Attributes that many spans have.
-
-    Attributes:
-        written: the same as a collector gets them; empty until somebody has written them.
-    """
-
-    __slots__ = ("values", "written")
-
-    def __init__(self, values: Mapping[str, Attribute | None]) -> None:
-        self.values = {name: value for name, value in values.items() if value is not None}
-        self.written = b""
-
-
-_NONE = SharedAttributes({})
-
-
-@record
-class SpanRecord:
-    """One span that has ended. Times are those of the driver's clock.
-
-    Attributes:
-        parent_id: span that it belongs to; 0 for none.
-        own: attributes that no other span shares.
-        error: what went wrong, as one word; "" for nothing.
-    """
-
-    name: str
-    kind: Literal["internal", "client"]
-    trace_id: int
-    span_id: int
-    parent_id: int
-    start_s: float
-    end_s: float
-    own: Mapping[str, Attribute]
-    error: str = ""
-    shared: SharedAttributes = _NONE
-
-    @property
-    def attributes(self) -> Mapping[str, Attribute]:
-        """All attributes."""
-        return {**self.shared.values, **self.own}
+_ID, _PROGRAM, _REASON = map(key_of, ("stretto.request.id", "gen_ai.conversation.id", "stretto.reason"))
+_INPUT, _CACHED, _OUTPUT = map(
+    key_of,
+    ("gen_ai.usage.input_tokens", "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.output_tokens"),
+)
+_FIRST_S = key_of("gen_ai.response.time_to_first_chunk")
+_HELD_S, _QUEUE_S, _WAITED_FOR = map(key_of, ("stretto.held_s", "stretto.queue_s", "stretto.waited_for"))
 
 
 class EndedRequest(NamedTuple):
@@ -108,20 +70,21 @@ class EndedRequest(NamedTuple):
                 context.parent_id,
                 trace.arrived_s,
                 ended_s,
-                _own(trace, is_attempt=is_attempt),
+                shared + _own(trace, is_attempt=is_attempt),
                 "" if trace.status == 200 else str(trace.status),
-                shared,
             )
         ]
         if not is_sent or is_attempt:
             return found
         ends_s = [one.at_s for one in tries[1:]] + [ended_s]
         for number, (one, end_s) in enumerate(zip(tries, ends_s, strict=True), 1):
-            attributes: dict[str, Attribute] = {
-                "server.address": one.name,
-                "stretto.attempt": number,
-                "stretto.reason": one.choice.reason,
-            }
+            attributes = attributes_of(
+                {
+                    "server.address": one.name,
+                    "stretto.attempt": number,
+                    "stretto.reason": one.choice.reason,
+                }
+            )
             failure = "attempt failed" if one.failure else ""
             ids = context.trace_id, new_id(64), context.span_id
             found.append(
@@ -131,9 +94,9 @@ class EndedRequest(NamedTuple):
 
 
 @lru_cache(_MOST_SHARED)
-def shared_of_programs(door: str, tenant: str) -> SharedAttributes:
+def _of_programs(door: str, tenant: str) -> bytes:
     """Return what the spans of the programs of a tenant at a door say."""
-    return SharedAttributes(
+    return attributes_of(
         {
             "gen_ai.operation.name": "invoke_workflow",
             "gen_ai.agent.name": door,
@@ -146,7 +109,7 @@ def shared_of_programs(door: str, tenant: str) -> SharedAttributes:
 @lru_cache(_MOST_SHARED)
 def _shared(
     target: str, model: str, tenant: str, step: str, status: int, address: str, *, is_stream: bool
-) -> tuple[str, SharedAttributes]:
+) -> tuple[str, bytes]:
     """Return the name of a request's span, and what it says that spans of other requests say too.
 
     Args:
@@ -155,7 +118,7 @@ def _shared(
     operation = _OPERATIONS.get(target) or f"stretto.{target.rpartition('/')[2]}"
     is_tool = operation == "execute_tool"
     named = step if is_tool else model
-    attributes: dict[str, Attribute | None] = {
+    attributes = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "stretto",
         "gen_ai.request.model": model or None,
@@ -167,29 +130,34 @@ def _shared(
         "stretto.step": step or None,
         "server.address": address or None,
     }
-    return f"{operation} {named}" if named else operation, SharedAttributes(attributes)
+    return f"{operation} {named}" if named else operation, attributes_of(attributes)
 
 
-def _own(trace: RequestTrace, *, is_attempt: bool) -> Mapping[str, Attribute]:
+def program_attributes(door: str, tenant: str, program: str) -> bytes:
+    """Return the attributes of the span of a program."""
+    return _of_programs(door, tenant) + text_attribute(_PROGRAM, program)
+
+
+def _own(trace: RequestTrace, *, is_attempt: bool) -> bytes:
     """Return what a request's span alone says: no value of a prompt or an answer."""
-    own: dict[str, Attribute] = {"stretto.request.id": trace.request_id}
+    own = [text_attribute(_ID, trace.request_id)]
     if trace.program:
-        own["gen_ai.conversation.id"] = trace.program
-    for name, count in (
-        ("gen_ai.usage.input_tokens", trace.prompt_tokens),
-        ("gen_ai.usage.cache_read.input_tokens", trace.cached_tokens),
-        ("gen_ai.usage.output_tokens", trace.output_tokens),
-    ):
-        if count is not None:
-            own[name] = count
+        own.append(text_attribute(_PROGRAM, trace.program))
+    if trace.prompt_tokens is not None:
+        own.append(number_attribute(_INPUT, trace.prompt_tokens))
+    if trace.cached_tokens is not None:
+        own.append(number_attribute(_CACHED, trace.cached_tokens))
+    if trace.output_tokens is not None:
+        own.append(number_attribute(_OUTPUT, trace.output_tokens))
     if trace.first_token_s is not None:
-        own["gen_ai.response.time_to_first_chunk"] = trace.first_token_s - trace.arrived_s
+        own.append(number_attribute(_FIRST_S, trace.first_token_s - trace.arrived_s))
     if trace.tries:
         last = trace.tries[-1]
         if is_attempt:
-            own["stretto.reason"] = last.choice.reason
+            own.append(text_attribute(_REASON, last.choice.reason))
         if last.waited_s:
-            own["stretto.held_s"], own["stretto.queue_s"] = last.held_s, last.waited_s - last.held_s
+            own.append(number_attribute(_HELD_S, last.held_s))
+            own.append(number_attribute(_QUEUE_S, last.waited_s - last.held_s))
         if last.why:
-            own["stretto.waited_for"] = last.why
-    return own
+            own.append(text_attribute(_WAITED_FOR, last.why))
+    return b"".join(own)

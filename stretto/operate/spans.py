@@ -21,10 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random, SystemRandom
 
-from stretto.operate.span_records import EndedRequest, SpanRecord, shared_of_programs
+from stretto.operate.otlp import SpanRecord
+from stretto.operate.span_records import EndedRequest, program_attributes
 from stretto.sched.messages import Action, Event, Open, Reply, Submit
 from stretto.sched.observer import Observer
-from stretto.sched.request_trace import RequestTrace, TenantProgram, TraceContext
+from stretto.sched.request_trace import RequestTrace, TenantProgram, TraceContext, read_traceparent
 
 SILENT_S = 300.0
 _MAX_PROGRAMS = 10_000
@@ -32,9 +33,15 @@ _MAX_PROGRAMS = 10_000
 
 @dataclass(slots=True)
 class _Program:
-    """A program's span, which has not ended."""
+    """A program's span, which has not ended.
 
-    context: TraceContext
+    Attributes:
+        header: beginning of the headers `traceparent` of what belongs to its requests.
+    """
+
+    trace_id: int
+    span_id: int
+    header: bytes
     door: str
     start_s: float
     last_s: float
@@ -60,40 +67,50 @@ class Spans(Observer):
         self._look_s = 0.0
         """When to look again for a program that was silent for long."""
 
-    def begin(self, trace: RequestTrace, parent: TraceContext | None) -> TraceContext:
-        """Give a request its place among the spans, and return it.
+    def begin(self, trace: RequestTrace, traceparent: bytes | None = None) -> bytes:
+        """Give a request its place among the spans; return the header `traceparent` for what belongs to it.
 
         Args:
-            parent: span of the client that the request belongs to; None makes it part of its program.
+            traceparent: header that names the span of the client that the request belongs to; without one it
+                is a part of its program.
         """
-        if parent is None:
-            parent = self._program_of(trace).context
-        trace.context = TraceContext(
-            parent.trace_id, self.new_id(64), parent.span_id, is_sampled=parent.is_sampled
-        )
-        return trace.context
+        span_id = self.new_id(64)
+        parent = None if traceparent is None else read_traceparent(traceparent.decode("latin-1"))
+        if parent is not None:
+            ids = parent.trace_id, span_id, parent.span_id
+            trace.context = TraceContext(*ids, is_sampled=parent.is_sampled)
+            return trace.context.header()
+        key = trace.tenant_program
+        if (program := self._programs.get(key)) is None:
+            program = self._begin_program(key, trace)
+        else:
+            self._programs.move_to_end(key)
+        program.num_open += 1
+        trace.context = TraceContext(program.trace_id, span_id, program.span_id)
+        return b"%b%016x-01" % (program.header, span_id)
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
-        """Note that a program has one more request, unless that belongs to a span of the client's."""
+        """Give a request its place among the spans, if it has none."""
         if trace.context is None:
-            self.begin(trace, None)
-        if (program := self._programs.get(trace.tenant_program)) is not None:
-            program.num_open += 1
+            self.begin(trace)
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Emit the spans of a request."""
-        context, program = trace.context, self._programs.get(trace.tenant_program)
-        if program is not None and program.num_open:
+        if (context := trace.context) is None:
+            return
+        program = self._programs.get(trace.tenant_program)
+        if program is not None and program.span_id == context.parent_id:
             program.num_open -= 1
             program.last_s = now_s
-        if context is not None and context.is_sampled:
+        if context.is_sampled:
             ended = EndedRequest(trace, context, now_s)
             if self._later is not None:
                 self._later(ended)
             else:
                 for span in ended.spans(self.new_id):
                     self._emit(span)
-        self._end_silent(now_s)
+        if now_s >= self._look_s:
+            self._end_silent(now_s)
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Note the queries that are programs by themselves."""
@@ -119,13 +136,10 @@ class Spans(Observer):
         if not program:
             self._queries[query] = (tenant, query)
 
-    def _program_of(self, trace: RequestTrace) -> _Program:
-        key = trace.tenant_program
-        if (program := self._programs.get(key)) is not None:
-            self._programs.move_to_end(key)
-            return program
-        context = TraceContext(self.new_id(128), self.new_id(64), 0, is_sampled=True)
-        program = _Program(context, trace.door, trace.arrived_s, trace.arrived_s)
+    def _begin_program(self, key: TenantProgram, trace: RequestTrace) -> _Program:
+        trace_id, arrived_s = self.new_id(128), trace.arrived_s
+        header = b"00-%032x-" % trace_id
+        program = _Program(trace_id, self.new_id(64), header, trace.door, arrived_s, arrived_s)
         self._programs[key] = program
         if len(self._programs) > _MAX_PROGRAMS:
             self._end_program(next(iter(self._programs)))
@@ -133,7 +147,7 @@ class Spans(Observer):
 
     def _end_silent(self, now_s: float) -> None:
         """End the program that was silent longest, if that was long."""
-        if now_s < self._look_s or not self._programs:
+        if not self._programs:
             return
         key, program = next(iter(self._programs.items()))
         if program.num_open:
@@ -145,19 +159,16 @@ class Spans(Observer):
 
     def _end_program(self, key: TenantProgram) -> None:
         one, (tenant, name) = self._programs.pop(key), key
-        ids = one.context
         self._emit(
             SpanRecord(
                 f"invoke_workflow {one.door}",
                 "internal",
-                ids.trace_id,
-                ids.span_id,
+                one.trace_id,
+                one.span_id,
                 0,
                 one.start_s,
                 one.last_s,
-                {"gen_ai.conversation.id": name},
-                "",
-                shared_of_programs(one.door, tenant),
+                program_attributes(one.door, tenant, name),
             )
         )
 

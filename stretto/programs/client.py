@@ -135,24 +135,7 @@ class Client:
         if self._opened().is_closed():
             raise UserError(f"{work.name}: the session is closed")
         self._connection.check(work)
-        if when is not None and not isinstance(when, SemanticVariable):
-            raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
-        constants = {
-            name: checked_value(value, f"{work.name}: {name}")
-            for name, value in inputs.items()
-            if not isinstance(value, SemanticVariable)
-        }
-        guard = None if when is None else when.name_in(self)
-        made = {name: variable.name_in(self) for name, variable in (given or {}).items()}
-        read = {
-            name: value.name_in(self) if isinstance(value, SemanticVariable) else None
-            for name, value in inputs.items()
-        }
-        known = given or {}
-        results = {name: known[name] if name in known else produced(self, name) for name in outputs}
-        produces = {name: variable.name_in(self) for name, variable in results.items()}
-        call = WaitingCall(work, read, produces, constants, each, guard)
-        self.ledger.note_call(call, made)
+        call, results = made_call(self, work, inputs, outputs, given=given, each=each, when=when)
         self._pending.add(call)
         return results
 
@@ -288,3 +271,39 @@ class Client:
         waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
         self._pending.flush()  # after that, so that no call starts as if nobody wanted it
         return await waiting
+
+
+def made_call(
+    client: ProgramClient,
+    work: Work,
+    inputs: Mapping[str, object],
+    outputs: Sequence[str],
+    *,
+    given: Mapping[str, SemanticVariable] | None,
+    each: str | None,
+    when: SemanticVariable | None,
+) -> tuple[WaitingCall, dict[str, SemanticVariable]]:
+    """Return a call, which the client's ledger has noted, and the variables that it produces, by output.
+
+    Raises:
+        UserError: see `Client.call`.
+    """
+    if when is not None and not isinstance(when, SemanticVariable):
+        raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
+    constants = {
+        name: checked_value(value, f"{work.name}: {name}")
+        for name, value in inputs.items()
+        if not isinstance(value, SemanticVariable)
+    }
+    guard = None if when is None else when.name_in(client)
+    known = given or {}
+    made = {name: variable.name_in(client) for name, variable in known.items()}
+    read = {
+        name: value.name_in(client) if isinstance(value, SemanticVariable) else None
+        for name, value in inputs.items()
+    }
+    results = {name: known[name] if name in known else produced(client, name) for name in outputs}
+    produces = {name: variable.name_in(client) for name, variable in results.items()}
+    call = WaitingCall(work, read, produces, constants, each, guard)
+    client.ledger.note_call(call, made)
+    return call, results

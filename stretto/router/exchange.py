@@ -11,13 +11,12 @@ from typing import Protocol
 
 from stretto.http.body_readers import BodyReaders
 from stretto.http.client.answer_parser import AnswerParser
-from stretto.http.client.headers import value_of
 from stretto.http.client_request import ClientRequest
 from stretto.http.served import Answering
 from stretto.operate.spans import Spans
 from stretto.router.answers import UsageReader
 from stretto.router.attempts import Attempts
-from stretto.router.head import REQUEST_ID, TRACEPARENT
+from stretto.router.head import REQUEST_ID
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId, WorkerUsage
 from stretto.router.outgoing import OutgoingRequest
 from stretto.router.prefill_answer import PrefillAnswer
@@ -27,7 +26,7 @@ from stretto.router.router_state import RouterState
 from stretto.router.taken_answer import TakenAnswer
 from stretto.router.told_headers import RETRY_AFTER, retry_after_s, told_headers
 from stretto.router.worker_link import WorkerLink
-from stretto.sched.request_trace import RequestTrace, read_traceparent
+from stretto.sched.request_trace import RequestTrace
 from stretto.wire.errors import REDIRECTIONS, ApiError, is_passing
 
 _KINDS = {
@@ -130,18 +129,12 @@ class RoutedExchange:
             trace.program, trace.step = step.record.program or step.query, step.step
         elif self.program is not None:
             trace.program = self.program.told_as
-        if self.spans is not None:
-            self._join(self.spans)
+        if self.spans is not None:  # what a worker does belongs to the request's span
+            self.outgoing.belongs_to(self.spans.begin(trace, self.outgoing.traceparent))
         self.ticket, actions = state.arrive(routed, placed_s)
         trace.decided_s = monotonic()
         register(self, routed)
         return actions
-
-    def _join(self, spans: Spans) -> None:
-        """Give the request its place among spans; what a worker does belongs to its span."""
-        given = value_of(self.request.headers, TRACEPARENT)
-        parent = None if given is None else read_traceparent(given.decode("latin-1"))
-        self.outgoing.belongs_to(spans.begin(self.trace, parent).header().encode())
 
     def head_came(self) -> None:
         """Note that the head of an answer has come that is kept until it is whole."""

@@ -40,7 +40,6 @@ from stretto.router.prompt_watch import PromptWatch
 from stretto.router.router_state import RouterState
 from stretto.router.token_reader import TokenReader
 from stretto.router.worker_link import WorkerLink
-from stretto.sched.observer import Observers
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 
 _log = logging.getLogger(__name__)
@@ -61,7 +60,6 @@ class Front:
         unsettled_state: the state machine, to which the ends of the last answers may not have been brought.
         later: has something done in the next turn of the event loop, or before `router_state` is asked for
             (`Backlog.add`). An error in it is logged.
-        watch_later: has something done in the next turn of the event loop that changes no decision.
         links: the way to each worker.
         exchanges: the open requests that have come to the state machine.
         budget: count of the bytes held for all clients.
@@ -94,9 +92,9 @@ class Front:
         self.readers = BodyReaders()
         self._prompts = PromptWatch(self.watch, self.readers)
         self._loop = asyncio.get_running_loop()
-        self._late, self._watching = Backlog(soon=self._loop.call_soon), Backlog(soon=self._loop.call_soon)
+        self._late = Backlog(soon=self._loop.call_soon)
         self.later: Callable[[_Work], None] = lambda work: self._late.add(partial(_do, work))
-        self.watch_later: Callable[[_Work], None] = lambda work: self._watching.add(partial(_do, work))
+        self._unseen: list[tuple[RoutedExchange, RoutedRequest | None]] = []
         self.watch.deferred.sources.append(self.catch_up)
         self.exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
@@ -117,7 +115,7 @@ class Front:
     def catch_up(self) -> None:
         """Do now what is to be done later."""
         self._late.catch_up()
-        self._watching.catch_up()
+        self._show()
         self.unsettled_state.catch_up()
 
     def act(self, actions: Sequence[RouterAction]) -> None:
@@ -202,14 +200,7 @@ class Front:
     def register(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Note that a request has come to the state machine."""
         self.exchanges[exchange.ticket] = exchange
-        self.watch_later(partial(self._has_arrived, exchange, routed))
-
-    def _has_arrived(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
-        trace = exchange.trace
-        assert trace.placed_s is not None, "it was brought to the state machine"
-        self.watch.observers.on_request_arrived(trace, trace.placed_s)
-        if routed.key is not None and (trace.tries or not exchange.has_ended):
-            self._prompts.arrived(trace, routed, exchange.outgoing)
+        self._show_later(exchange, routed)
 
     def ended(self, exchange: RoutedExchange) -> None:
         """Note that a request has left the router."""
@@ -219,15 +210,34 @@ class Front:
     def _has_ended(self, exchange: RoutedExchange) -> None:
         if (program := exchange.program) is not None:
             program.end(was_answered=exchange.was_answered)
-        self.watch_later(partial(_show_end, exchange, self.watch.observers))
+        self._show_later(exchange, None)
 
+    def _show_later(self, exchange: RoutedExchange, arrived: RoutedRequest | None) -> None:
+        """Show observers a request that has `arrived`, or that has ended, in the next turn of the event
+        loop.
+        """
+        if not self._unseen:
+            self._loop.call_soon(self._show)
+        self._unseen.append((exchange, arrived))
 
-def _show_end(exchange: RoutedExchange, observers: Observers) -> None:
-    """Show observers that a request has ended, after which nothing is kept of it."""
-    trace = exchange.trace
-    assert trace.ended_s is not None, "it has ended"
-    observers.on_request_ended(trace, trace.ended_s)
-    exchange.let_go()
+    def _show(self) -> None:
+        """Show observers the requests that they have not seen. Of one that has ended nothing is kept."""
+        unseen, self._unseen = self._unseen, []
+        observers = self.watch.observers
+        for exchange, routed in unseen:
+            trace = exchange.trace
+            try:
+                if routed is None:
+                    assert trace.ended_s is not None, "it has ended"
+                    observers.on_request_ended(trace, trace.ended_s)
+                    exchange.let_go()
+                    continue
+                assert trace.placed_s is not None, "it was brought to the state machine"
+                observers.on_request_arrived(trace, trace.placed_s)
+                if routed.key is not None and (trace.tries or not exchange.has_ended):
+                    self._prompts.arrived(trace, routed, exchange.outgoing)
+            except Exception:
+                _log.exception("a request could not be shown to those who watch")
 
 
 def _do(work: _Work) -> None:

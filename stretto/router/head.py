@@ -15,17 +15,18 @@ REQUEST_ID = b"x-request-id"
 TRACEPARENT = b"traceparent"
 
 
-def with_ids(headers: Headers) -> tuple[Headers, str]:
-    """Return the headers of a request with a request id and a W3C trace context, and the id; those that the
-    client has sent stay.
+def with_ids(headers: Headers) -> tuple[Headers, str, bytes | None]:
+    """Return the headers of a request with a request id and a W3C trace context, the id, and the trace
+    context that the client has sent. What the client has sent stays; a trace context that is added stands
+    last.
     """
     found = value_of(headers, REQUEST_ID)
     random = b"%048x" % _random_bits(192)
     request_id = found or random[:32]
     added = [] if found else [(REQUEST_ID, request_id)]
-    if value_of(headers, TRACEPARENT) is None:
+    if (traceparent := value_of(headers, TRACEPARENT)) is None:
         added.append((TRACEPARENT, b"00-%b-%b-01" % (random[:32], random[32:])))
-    return [*headers, *added], request_id.decode("latin-1")
+    return [*headers, *added], request_id.decode("latin-1"), traceparent
 
 
 def request_head(method: bytes, target: bytes, authority: bytes, headers: Headers, length: int) -> bytes:

@@ -6,8 +6,7 @@ import asyncio
 from functools import partial
 from time import monotonic
 
-from stretto.cluster.messages import InstanceLoad
-from stretto.engines.openai_server.metrics import read_load
+from stretto.engines.openai_server.metrics import ServerLoad, read_load
 from stretto.model.errors import BadReply, EngineFailure
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
@@ -62,7 +61,7 @@ class LoadChecks:
             self.forget(worker)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _load(self, worker: WorkerId) -> InstanceLoad | None:
+    async def _load(self, worker: WorkerId) -> ServerLoad | None:
         """Return the load of a worker; None if it does not tell."""
         front = self._front
         try:

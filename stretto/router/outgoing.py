@@ -20,6 +20,7 @@ class OutgoingRequest:
 
     Attributes:
         request_id: id of the request: the client's, or one of the router.
+        traceparent: trace context that the client has sent; None if it has sent none.
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
         rest: body of the request for the rest of an answer that was cut; None sends what the client has sent.
         transfer: where the KV of its prompt is, as the worker that has computed it says.
@@ -28,7 +29,7 @@ class OutgoingRequest:
 
     def __init__(self, request: ClientRequest) -> None:
         self._request = request
-        self._headers, self.request_id = with_ids(request.headers)
+        self._headers, self.request_id, self.traceparent = with_ids(request.headers)
         self._renaming: list[tuple[Span, bytes]] = []
         self._priority_at: Sequence[Span] = ()
         self.is_repeatable = True
@@ -46,7 +47,10 @@ class OutgoingRequest:
 
     def belongs_to(self, traceparent: bytes) -> None:
         """Let what a worker does belong to a span."""
-        self._headers = [line for line in self._headers if line[0] != TRACEPARENT]
+        if self.traceparent is not None:
+            self._headers = [line for line in self._headers if line[0] != TRACEPARENT]
+        else:
+            self._headers.pop()
         self._headers.append((TRACEPARENT, traceparent))
 
     def data_for(self, link: WorkerLink, part: Part = "whole") -> tuple[bytes, bytes]:

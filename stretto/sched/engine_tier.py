@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from itertools import count
 
-from stretto.cluster.messages import KVReport, LoadReport
+from stretto.cluster.messages import KVReport
 from stretto.cluster.placements.table import placement_of
 from stretto.cluster.prompt_keys import SpaceOf
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
@@ -135,7 +135,7 @@ class EngineTier:
             case Suspended(_, instance, task, token_ids):
                 if isinstance(scheduler, LLMScheduler):
                     scheduler.suspended(instance, task, token_ids)
-            case KVReport() | LoadReport():
+            case KVReport():
                 if isinstance(scheduler, LLMScheduler):
                     scheduler.observe(event)
         return [], []

@@ -15,7 +15,6 @@ from stretto.cluster.messages import (
     DrainHow,
     InstanceId,
     KVReport,
-    LoadReport,
     StartInstance,
     StopInstance,
 )
@@ -315,7 +314,6 @@ EngineEvent: TypeAlias = (
     | Suspended
     | AllSuspended
     | KVReport
-    | LoadReport
 )
 """What concerns an engine: its instances, and what they report."""
 

@@ -36,9 +36,9 @@ class TraceContext:
     parent_id: int = 0
     is_sampled: bool = True
 
-    def header(self) -> str:
+    def header(self) -> bytes:
         """Return the value of a header `traceparent` for what belongs to this span."""
-        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.is_sampled):02x}"
+        return b"00-%032x-%016x-%02x" % (self.trace_id, self.span_id, self.is_sampled)
 
 
 def read_traceparent(value: str) -> TraceContext | None:

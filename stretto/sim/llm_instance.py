@@ -275,6 +275,8 @@ class LLMInstance:
         num_known = len(jump.ends_s)
         num_new = min(_AT_ONCE, jump.num_repeats - num_known)
         times_s = step_times_s(self._model.cost, jump.shape, num_known, num_new)
+        if not num_known and jump.batch.num_loaded:
+            times_s[0] += jump.batch.num_loaded * self._model.host_token_s
         if self._is_steady:
             jump.extend(times_s)
         else:
@@ -343,5 +345,10 @@ class LLMInstance:
         return [LLMReport(self._engine.name, self._instance, event) for event in told]
 
     def _tell_kv(self) -> None:
-        if self._reports_kv and (events := self.scheduler.cache.take_events()):
+        if not self._reports_kv:
+            return
+        events = self.scheduler.cache.take_events()
+        if self.scheduler.host is not None:
+            events += self.scheduler.host.take_events()
+        if events:
             self._around.on_kv(self._engine.name, self._instance, events)

@@ -35,6 +35,8 @@ class SimulatedModel:
         reads_shared_once: whether attention reads a prefix that several decodes of a step share once, instead
             of once for each of them.
         tokenize: function from a prompt to its tokens.
+        host_token_s: seconds to load the KV of a token from host memory, if the scheduler has blocks there. A
+            step waits for what is loaded for it.
         loading_s: predicted seconds until an instance that is started can serve, unless its replica predicts
             them. The instances of the beginning are ready at once.
     """
@@ -48,6 +50,7 @@ class SimulatedModel:
     caches: bool = True
     reads_shared_once: bool = False
     tokenize: Callable[[Prompt], list[int]] = prompt_ids
+    host_token_s: float = 0.0
     loading_s: float = 0.0
 
     @property

@@ -18,14 +18,12 @@ from stretto.model.errors import ConfigError, UserError
 from stretto.model.nearest_name import nearest_name
 from stretto.schema.typed import read_as
 from stretto.sizing.load import Load
-from stretto.sizing.servers import MAX_BATCH_TOKENS, Server, is_measured
+from stretto.sizing.servers import LINK_BYTES_S, MAX_BATCH_TOKENS, Server, is_measured
 
 _PER_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _LOAD = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:(sessions?)|(?:[a-z]+\s*)?(?:/|per|a)\s*([a-z]+))")
 _GPU = re.compile(r"(?:([1-9][0-9]{0,2})x)?(.+)")
 _MOST = 10**5
-_LINK_BYTES_S = 25e9
-"""Speed between GPUs that are not joined by NVLink: that of PCIe 4."""
 _Price: TypeAlias = Annotated[
     float, Meta(gt=0, le=10**6, description="a price above 0 and at most 1000000 for an hour of a GPU")
 ]
@@ -75,7 +73,7 @@ def _server(text: str, model: str) -> Server:
     name = gpu_name(matched[2])
     costs = gpu_costs(name)
     if num_gpus > 1 and not GPUS[name].has_nvlink:
-        costs = without_nvlink(costs, _LINK_BYTES_S)
+        costs = without_nvlink(costs, LINK_BYTES_S)
     sizes = llm_model(model, costs)
     assert costs.hardware is not None
     kv_tokens = check_fits(sizes, costs.hardware, num_gpus, max_batch_tokens=MAX_BATCH_TOKENS)

@@ -9,19 +9,42 @@ server, in the order in which they come (Lindley's recursion), at the times of t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 from stretto.costs.shape import StepShape
+from stretto.model.errors import UserError
 from stretto.sizing.arrivals import arrivals
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import MAX_BATCH_TOKENS, MAX_RUNNING, Server
-from stretto.sizing.study import Study
+from stretto.sizing.study import Study, shown_load
 from stretto.sizing.traffic import NOMINAL_REQUEST_S, NOMINAL_TOKEN_S, RecordedJob, Traffic
 
 _SHARE = 0.8
 """Likely capacity as a share of what these bounds allow."""
+_MOST_REQUESTS = 30_000
+"""Requests of a run that are simulated at most: they take about a minute."""
+
+
+def check_simulable(study: Study, servers: Sequence[Server]) -> None:
+    """Check that runs at likely capacities have a number of requests that can be simulated.
+
+    Raises:
+        UserError: they have too many, as requests are very short; the message tells the likely capacity.
+    """
+    traffic = study.traffic
+    for server in servers:
+        load = study.grid.load(likely_levels(study, server)[0])
+        window = load.window(traffic, study.objectives, study.num_samples)
+        number = load.jobs_per_s(traffic) * traffic.requests_per_job * window.end_s
+        if number > _MOST_REQUESTS:
+            raise UserError(
+                f"{traffic.source}: requests are so short that one {server.label} serves about "
+                f"{shown_load(load)}, by the times of its steps alone; a run has {number:,.0f} requests "
+                f"then, and at most {_MOST_REQUESTS:,} are simulated"
+            )
 
 
 def likely_levels(study: Study, server: Server) -> list[int]:

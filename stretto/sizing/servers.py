@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from stretto.costs.kv_room import kv_device_bytes
 from stretto.costs.presets import Preset
 from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import StepCost
@@ -15,6 +16,8 @@ from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import OutputSource
 
 ENGINE = "llm"
+LINK_BYTES_S = 25e9
+"""Speed of the link between a GPU and the host's memory: that of PCIe 4."""
 MAX_RUNNING = 256
 MAX_BATCH_TOKENS = 2048
 _TYPICAL_CONTEXT = 400
@@ -28,6 +31,7 @@ class Server:
 
     Attributes:
         gpu: name of the kind of GPU.
+        host_kv_tokens: tokens whose KV is kept in host memory.
         is_measured: whether steps of this model on this GPU were measured; if not, they are estimates.
     """
 
@@ -37,6 +41,12 @@ class Server:
     cost: StepCost
     kv_tokens: int
     is_measured: bool
+    host_kv_tokens: int = 0
+
+    @property
+    def host_token_s(self) -> float:
+        """Seconds to load the KV of a token from host memory; 0 if there is none."""
+        return kv_device_bytes(self.model, self.num_gpus) / LINK_BYTES_S if self.host_kv_tokens else 0.0
 
     @property
     def label(self) -> str:
@@ -50,7 +60,7 @@ class Server:
             StandInConfig(),
             runs_in="loop",  # as a server does, which may run on several devices
             tp=self.num_gpus,
-            profile=llm_profile(self.cost),
+            profile=replace(llm_profile(self.cost), host_token_s=self.host_token_s),
             kv_tokens=self.kv_tokens,
         )
 
@@ -69,8 +79,16 @@ class Server:
             num_groups=1,
             level_s=_LEVEL_S,
             with_events=reports_kv,
+            host_blocks=self.host_kv_tokens // block_tokens,
         )
-        return SimulatedModel(scheduler, self.cost, output, takes_hints=False, keeps_released=True)
+        return SimulatedModel(
+            scheduler,
+            self.cost,
+            output,
+            takes_hints=False,
+            keeps_released=True,
+            host_token_s=self.host_token_s,
+        )
 
 
 def is_measured(costs: Preset, model: LLMModel, num_gpus: int) -> bool:

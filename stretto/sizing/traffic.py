@@ -71,7 +71,7 @@ class RecordedJob:
     ends_s: Mapping[str, float] = field(default_factory=dict)
     pauses_s: float = 0.0
 
-    @property
+    @cached_property
     def duration_s(self) -> float:
         """Nominal seconds from its beginning to its end."""
         return max(self.ends_s.values())

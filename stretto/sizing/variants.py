@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from stretto.costs.kv_room import kv_device_bytes
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
-from stretto.sizing.servers import Server
+from stretto.sizing.servers import LINK_BYTES_S, Server
 from stretto.sizing.trial import Fleet
 
 UNAWARE = "least_loaded"
 """Placement that does not look at prefixes."""
+_HOST_GIB = 100
+"""Host memory for the KV of each GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,19 @@ class Variant:
     reason: str = ""
 
 
-def variants_of(fleet: Fleet) -> Iterator[Variant]:
-    """Yield the changes, one after the other."""
+def variants_of(fleet: Fleet, *, has_sessions: bool = True) -> Iterator[Variant]:
+    """Yield the changes, one after the other.
+
+    Args:
+        has_sessions: whether some jobs have several requests. Only between these anything is held back.
+    """
     (server, number), *others = fleet.servers
     yield Variant(f"one more {server.label}", replace(fleet, servers=((server, number + 1), *others)))
     if fleet.num_servers > 1:
         yield Variant("without placement by prefixes", replace(fleet, placement=UNAWARE))
-    yield Variant("without holding sessions back by KV room", replace(fleet, holds_programs=False))
+    unheld = replace(fleet, holds_programs=False) if has_sessions else None
+    reason = "" if has_sessions else "nothing is held: each job has one request"
+    yield Variant("without holding sessions back by KV room", unheld, reason)
     name = "weights in 8 bits"
     lighter = [(_with_light_weights(one), count) for one, count in fleet.servers]
     servers = tuple((one, count) for one, count in lighter if one is not None)
@@ -44,9 +52,9 @@ def variants_of(fleet: Fleet) -> Iterator[Variant]:
     else:
         reason = "estimate: weights are half as large and read twice as fast, all else stays"
         yield Variant(name, replace(fleet, servers=servers), reason)
-    yield Variant(
-        "KV offload to host memory", None, "not known: the simulated servers have no host memory for KV"
-    )
+    offloading = tuple((_with_host_memory(one), count) for one, count in fleet.servers)
+    reason = f"estimate: {_HOST_GIB} GiB for each GPU, read at {LINK_BYTES_S / 1e9:.0f} GB/s while steps wait"
+    yield Variant("KV offload to host memory", replace(fleet, servers=offloading), reason)
 
 
 @dataclass(frozen=True)
@@ -80,3 +88,8 @@ def _with_light_weights(server: Server) -> Server | None:
         kv_tokens=server.kv_tokens + more_tokens,
         is_measured=False,
     )
+
+
+def _with_host_memory(server: Server) -> Server:
+    num_tokens = int(_HOST_GIB * 2**30 // kv_device_bytes(server.model, server.num_gpus))
+    return replace(server, host_kv_tokens=num_tokens)

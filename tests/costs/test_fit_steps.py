@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.step_costs import GPU, SMALL, TRUE, numbers, shapes, true_cost
 
+from benchmarks.costs.step_sample import sample_steps
 from stretto.costs.fit import MeasuredStep, fit_shared_costs, fit_step_cost
 from stretto.costs.nnls import nnls
 from stretto.costs.step import LLMStepCost
 from stretto.costs.step_features import StepFeatures
-from stretto.costs.steps_file import sample_steps
 from stretto.model.errors import ConfigError
 
 FEATURES = StepFeatures(SMALL, GPU)

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from support.step_costs import shapes
 
+from benchmarks.costs.step_sample import sample_steps
 from stretto.costs.fit import MeasuredStep
 from stretto.costs.shape import StepShape
-from stretto.costs.steps_file import SIZES, read_steps, sample_steps
+from stretto.costs.steps_file import SIZES, read_steps
 from stretto.model.errors import DocumentError
 
 HEADER = ",".join([*SIZES, "seconds"])

@@ -9,11 +9,14 @@ import pytest
 from support.emulated import MODEL, emulating, fleet_of
 
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
+from stretto.engines.openai_server.http import Http
+from stretto.engines.openai_server.metrics import ServerLoad, read_load
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.programs import command_line
 from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece
 from stretto.model.values import Segment
+from stretto.wire import paths
 
 TASK = LLMTask(1, "q", "answer", (Segment("Every house has a kitchen. "),), Decode(max_tokens=6))
 
@@ -45,14 +48,14 @@ def test_a_rank_is_taken_where_requests_are_served_by_priority() -> None:
 
 
 def test_its_load_is_understood() -> None:
-    async def main(url: str) -> tuple[int, int]:
-        server = OpenAIServer(OpenAIServerConfig(url))
-        load = await server.load()
-        await server.aclose()
-        return load.num_running, load.num_waiting
+    async def main(url: str) -> ServerLoad:
+        http = Http(OpenAIServerConfig(url))
+        metrics = await http.fetch(paths.METRICS)
+        await http.aclose()
+        return read_load(metrics.decode())
 
     with emulating(fleet_of()) as (url,):
-        assert asyncio.run(main(url)) == (0, 0)
+        assert asyncio.run(main(url)) == ServerLoad(0, 0)
 
 
 def test_an_emulated_server_is_started_as_a_process() -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from time import thread_time
 
 import pytest
-from support.openai_stub import OpenAIStub, Reply
 
-from stretto.cluster.messages import InstanceLoad
-from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config, read_load
+from stretto.engines.openai_server.metrics import CacheConfig, ServerLoad, read_cache_config, read_load
 from stretto.model.errors import BadReply
 
 VLLM = """\
@@ -31,9 +27,9 @@ SGLANG = "sglang:num_running_reqs 4\nsglang:num_queue_reqs 5\n"
 
 
 def test_load_of_servers_with_one_engine_or_several() -> None:
-    assert read_load(VLLM) == InstanceLoad(4, 2)
-    assert read_load(OLDER) == InstanceLoad(1, 0)
-    assert read_load(SGLANG) == InstanceLoad(4, 5)
+    assert read_load(VLLM) == ServerLoad(4, 2)
+    assert read_load(OLDER) == ServerLoad(1, 0)
+    assert read_load(SGLANG) == ServerLoad(4, 5)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "up 1", SGLANG.replace("5", "much")])
@@ -56,15 +52,3 @@ def test_labels_that_are_none_take_no_time(labels: str) -> None:
     began_s = thread_time()
     assert read_cache_config(f"vllm:cache_config_info{{{labels}}} 1.0") == CacheConfig()
     assert thread_time() - began_s < 5.0
-
-
-def test_a_server_is_asked_for_its_load() -> None:
-    async def main() -> InstanceLoad:
-        async with OpenAIStub(lambda _: Reply(), pages={"GET /metrics": lambda _: VLLM}) as stub:
-            server = OpenAIServer(OpenAIServerConfig(f"{stub.url}/v1"))
-            try:
-                return await server.load()
-            finally:
-                await server.aclose()
-
-    assert asyncio.run(main()) == InstanceLoad(4, 2)

@@ -112,19 +112,6 @@ def test_half_precision_runs_and_stays_near(family: Path, dtype: str) -> None:
     assert tokens_of(engine(family, dtype=dtype), prompt, decode)[0] in likely
 
 
-def test_repeats_generate_what_single_steps_do(tiny_checkpoint: Path) -> None:
-    prompts = random_prompts(random.Random(3), 6, 80)
-    decode = Decode(max_tokens=20, temperature=0.7, seed=4, ignore_eos=True)
-    runs = []
-    for num_repeats in (1, 7):
-        llm = engine(tiny_checkpoint, num_repeats=num_repeats)
-        for number, prompt in enumerate(prompts):
-            llm.admit_tokens(LLMTask(number, "q", "", (), decode), prompt, ())
-        done = [event for event in drain(llm) if isinstance(event, Done)]
-        runs.append({event.task: event.value for event in done})
-    assert runs[0] == runs[1]
-
-
 def test_preempted_sequences_generate_what_they_would_have(tiny_checkpoint: Path) -> None:
     """Eight of 80 tokens in room for three: all come to their end, and say the same as with room for all."""
     prompts = random_prompts(random.Random(2), 8, 20)
@@ -268,7 +255,6 @@ def test_files_that_are_half_right_are_a_config_error(
         {"max_running": 0},
         {"block_tokens": 0},
         {"level_s": 0},
-        {"num_repeats": 0},
         {"num_threads": 0},
     ],
 )

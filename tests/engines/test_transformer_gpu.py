@@ -65,11 +65,11 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> Captures:
 
 
 def complete(
-    folder: Path, prompts: list[list[int]], new_tokens: int, device: str = DEVICE.type, num_repeats: int = 1
+    folder: Path, prompts: list[list[int]], new_tokens: int, device: str = DEVICE.type
 ) -> list[tuple[int, ...]]:
     """Complete prompts, one more at every step, so that each finds the prefixes of those before it cached."""
     settings: dict[str, Any] = {"kv_bytes": 2**20, "block_tokens": 4, "max_batch_tokens": 64}
-    llm = TransformerLLM(TransformerConfig(folder, device=device, num_repeats=num_repeats, **settings))
+    llm = TransformerLLM(TransformerConfig(folder, device=device, **settings))
     decode = Decode(max_tokens=new_tokens, ignore_eos=True)
     generated: dict[int, tuple[int, ...]] = {}
     waiting = list(enumerate(prompts))
@@ -92,10 +92,9 @@ def prompts_with_a_common_prefix() -> list[list[int]]:
     ]
 
 
-@pytest.mark.parametrize("num_repeats", [1, 3])
-def test_kernels_and_graphs_change_no_token(checkpoint: Path, captures: Captures, num_repeats: int) -> None:
+def test_kernels_and_graphs_change_no_token(checkpoint: Path, captures: Captures) -> None:
     prompts = prompts_with_a_common_prefix()
-    found = complete(checkpoint, prompts, 6, num_repeats=num_repeats)
+    found = complete(checkpoint, prompts, 6)
     if not HAS_GPU:
         assert 0 < captures.num_captured < captures.num_replayed
     with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +114,7 @@ def test_steps_with_prompts_are_not_captured(checkpoint: Path) -> None:
     llm = TransformerLLM(TransformerConfig(checkpoint, kv_bytes=2**20))
     llm.admit_tokens(LLMTask(0, "", "", (), None), [300, 301, 302], ())
     batch = llm.scheduler.schedule(1)
-    inputs = llm.runner.prepare(list(batch.slices), 0, {})
+    inputs = llm.runner.prepare(list(batch.slices))
     assert not DecodeGraphs.takes(inputs.attention)
 
 

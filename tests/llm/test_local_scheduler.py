@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.kv_model import VOCABULARY, CheckedKV, completion, step
 
+from stretto.cluster.kv_events import BlockStored
 from stretto.llm.admission import in_proportion
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
 from stretto.llm.sequence import Status, TokenSequence
@@ -47,6 +48,7 @@ def test_any_workload_reads_the_right_kv_and_gives_every_block_back(data: st.Dat
         max_batch_tokens=data.draw(st.integers(7, 30)),
         policy=data.draw(st.sampled_from(["chunked", "prefill_first"])),
         shares_partial_blocks=data.draw(st.booleans()),
+        host_blocks=data.draw(st.sampled_from([0, 0, 9, 60])),
     )
     kv, live, prompts = CheckedKV(machine), dict[int, TokenSequence](), list[list[int]]()
     for number in range(data.draw(st.integers(1, 12))):
@@ -329,3 +331,19 @@ def test_configuration_that_cannot_work_is_an_error(changed: dict[str, object]) 
 def test_sequence_that_never_fits_is_a_capacity_error() -> None:
     with pytest.raises(CapacityError, match="17 tokens need 5 KV blocks; the engine has 4"):
         scheduler(4).add(TokenSequence(0, prompt(15), 2), 0.0)
+
+
+def test_what_the_device_has_evicted_is_loaded_from_host_memory() -> None:
+    machine = scheduler(6, max_running=1, host_blocks=32, with_events=True)
+    kv = CheckedKV(machine)
+    again = TokenSequence(2, prompt(20, 1), 2)
+    for sequence in (TokenSequence(0, prompt(20, 1), 2), TokenSequence(1, prompt(20, 100), 2), again):
+        machine.add(sequence, 0.0)
+        batch = machine.schedule()
+        assert batch.num_loaded == (16 if sequence is again else 0)
+        machine.complete(batch, kv.run(batch))
+        run_all(machine, kv)
+    assert again.num_cached == 16
+    assert machine.host is not None
+    stored = [one for one in machine.host.take_events() if isinstance(one, BlockStored)]
+    assert [one.medium for one in stored] == ["host"] * 10

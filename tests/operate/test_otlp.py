@@ -96,11 +96,11 @@ def test_a_collector_that_takes_nothing_costs_no_request(
 
 def test_names_that_utf_8_cannot_write_cost_no_other_span(collector: Collector) -> None:
     from stretto.operate.otel import SpanSender
-    from stretto.operate.span_records import SpanRecord
+    from stretto.operate.otlp import SpanRecord, attributes_of
 
     sender = SpanSender(collector.url)
     for number, name in enumerate(("well", "\ud800"), 1):
-        sender._emit(SpanRecord(name, "internal", 1, number, 0, 0.0, 1.0, {"model": name}))
+        sender._emit(SpanRecord(name, "internal", 1, number, 0, 0.0, 1.0, attributes_of({"model": name})))
     sender.close()
     assert [(one.name, value_of(one, "model")) for one in spans_of(collector)] == [
         ("well", "well"),
@@ -113,18 +113,31 @@ NUMBER = st.integers(-(2**63), 2**63 - 1)
 ATTRIBUTES = st.dictionaries(TEXT, TEXT | NUMBER | st.floats(allow_nan=False) | st.booleans(), max_size=4)
 
 
-@given(ATTRIBUTES, ATTRIBUTES, st.text(max_size=200), st.integers(0, 2**64 - 1))
+@given(ATTRIBUTES, st.text(max_size=200), st.integers(0, 2**64 - 1))
 @settings(max_examples=50)
-def test_the_protocols_package_reads_what_is_written(
-    own: dict[str, Any], shared: dict[str, Any], error: str, parent_id: int
-) -> None:
+def test_the_protocols_package_reads_what_is_written(own: dict[str, Any], error: str, parent_id: int) -> None:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from stretto.operate.otlp import write_spans
-    from stretto.operate.span_records import SharedAttributes, SpanRecord
+    from stretto.operate.otlp import (
+        SpanRecord,
+        attributes_of,
+        key_of,
+        number_attribute,
+        text_attribute,
+        write_spans,
+    )
 
-    of_many = SharedAttributes(shared)
-    record = SpanRecord("a span", "client", 2**127, 2**63, parent_id, 1.5, 2.0, own, error, of_many)
+    written = b"".join(
+        text_attribute(key_of(name), value) if isinstance(value, str) else attributes_of({name: value})
+        for name, value in own.items()
+    )
+    assert written == attributes_of(own)
+    numbers = [one for one in own.values() if type(one) in (int, float)]
+    assert all(
+        number_attribute(key_of("n"), one) == attributes_of({"n": one})
+        for one in (*numbers, 0, 127, 128, 16383)
+    )
+    record = SpanRecord("a span", "client", 2**127, 2**63, parent_id, 1.5, 2.0, written, error)
     data = write_spans([record, record], epoch_ns=10**18)
     (one,) = ExportTraceServiceRequest.FromString(data).resource_spans
     ((first, second),) = (scope.spans for scope in one.scope_spans)
@@ -138,7 +151,7 @@ def test_the_protocols_package_reads_what_is_written(
     assert (first.status.code, first.status.message) == (2 if error else 0, replaced(error))
     read = [(part.key, getattr(part.value, part.value.WhichOneof("value"))) for part in first.attributes]
     assert [(key, type(value), value) for key, value in read] == [
-        (key, type(value), value) for key, value in (*shared.items(), *own.items())
+        (key, type(value), value) for key, value in own.items()
     ]
 
 
@@ -149,21 +162,21 @@ def replaced(text: str) -> str:
 
 def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: Collector) -> None:
     from stretto.operate.otel import SpanSender
-    from stretto.operate.span_records import SpanRecord
+    from stretto.operate.otlp import SpanRecord
 
     collector.status = 500
     sender = SpanSender(collector.url)
     sender._is_closed.set()
     sender._thread.join()
     for number in range(1, 1000):
-        sender._emit(SpanRecord("x", "internal", 1, number, 0, 0.0, 1.0, {}))
+        sender._emit(SpanRecord("x", "internal", 1, number, 0, 0.0, 1.0, b""))
     sender._send_all()
     assert len(spans_of(collector)) == 256
 
 
 def test_the_end_does_not_wait_for_ever_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     from stretto.operate import otel
-    from stretto.operate.span_records import SpanRecord
+    from stretto.operate.otlp import SpanRecord
 
     is_asked, go_on = threading.Event(), threading.Event()
 
@@ -175,7 +188,7 @@ def test_the_end_does_not_wait_for_ever_for_a_collector(monkeypatch: pytest.Monk
     monkeypatch.setattr(otel, "urlopen", dribble)
     monkeypatch.setattr(otel, "_CLOSE_S", 0.01)
     sender = otel.SpanSender("http://127.0.0.1:1")
-    sender._waiting.append(SpanRecord("x", "internal", 1, 1, 0, 0.0, 1.0, {}))
+    sender._waiting.append(SpanRecord("x", "internal", 1, 1, 0, 0.0, 1.0, b""))
     sender.close()
     go_on.set()
     sender._thread.join()

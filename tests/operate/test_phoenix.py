@@ -16,8 +16,7 @@ from support.routing import routing, run
 
 from benchmarks.router.contestants import free_port
 from stretto.operate import otel
-from stretto.operate.otlp import write_spans
-from stretto.operate.span_records import SpanRecord
+from stretto.operate.otlp import SpanRecord, write_spans
 from stretto.operate.watch import Watch
 
 PHOENIX = os.environ.get("STRETTO_PHOENIX", "")

@@ -10,13 +10,16 @@ from support.routing import Routing, routing, run, until
 
 from stretto.cluster.placement import Choice
 from stretto.model.tasks import QueryRecord
-from stretto.operate.otlp import write_spans
-from stretto.operate.span_records import SpanRecord
+from stretto.operate.otlp import SpanRecord
+from stretto.operate.span_records import EndedRequest
 from stretto.operate.spans import SILENT_S, Spans
 from stretto.operate.watch import Watch
 from stretto.sched.messages import Open, Reply
 from stretto.sched.request_trace import RequestTrace, Try, read_traceparent
 
+Span = pytest.importorskip(
+    "opentelemetry.proto.trace.v1.trace_pb2", reason="opentelemetry-proto is not installed"
+).Span
 CHAT = "/v1/chat/completions"
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
@@ -34,6 +37,14 @@ def request_of(spans: Spans, program: str, now_s: float, target: str = CHAT) -> 
     return trace
 
 
+def said(span: SpanRecord) -> dict[str, Any]:
+    """Return the attributes of a span as a collector reads them."""
+    found: dict[str, Any] = {}
+    for one in Span.FromString(span.attributes).attributes:
+        found[one.key] = getattr(one.value, one.value.WhichOneof("value"))
+    return found
+
+
 def test_attempts_belong_to_requests_and_requests_to_their_program() -> None:
     found: list[SpanRecord] = []
     spans = Spans(found.append)
@@ -42,18 +53,18 @@ def test_attempts_belong_to_requests_and_requests_to_their_program() -> None:
     request_of(spans, "other", 13.0)
     spans.close()
     roots = [one for one in found if one.name.startswith("invoke")]
-    programs = {one.attributes["gen_ai.conversation.id"]: one for one in roots}
+    programs = {said(one)["gen_ai.conversation.id"]: one for one in roots}
     assert programs.keys() == {"p", "other"}
     assert (programs["p"].start_s, programs["p"].end_s, programs["p"].parent_id) == (10.0, 13.0, 0)
     requests = [one for one in found if one.name == "chat m"]
     assert [one.parent_id == programs["p"].span_id for one in requests] == [True, True, False]
-    assert requests[0].attributes["gen_ai.usage.cache_read.input_tokens"] == 40
-    assert requests[0].attributes["gen_ai.response.time_to_first_chunk"] == pytest.approx(0.7)
+    assert said(requests[0])["gen_ai.usage.cache_read.input_tokens"] == 40
+    assert said(requests[0])["gen_ai.response.time_to_first_chunk"] == pytest.approx(0.7)
     attempts = [one for one in found if one.kind == "client"]
     assert [one.parent_id for one in attempts[:2]] == [requests[0].span_id] * 2
     assert [bool(one.error) for one in attempts[:2]] == [True, False]
     assert (attempts[0].end_s, attempts[1].end_s) == (10.5, 11.0)
-    assert not any("gen_ai.usage.input_tokens" in one.attributes for one in (*attempts, *programs.values()))
+    assert not any("gen_ai.usage.input_tokens" in said(one) for one in (*attempts, *programs.values()))
     assert len({one.span_id for one in found}) == len(found)
     assert len({one.trace_id for one in found}) == 2
 
@@ -70,7 +81,7 @@ def test_a_program_ends_with_its_query_or_in_silence() -> None:
     request_of(spans, "silent", 3.0)
     request_of(spans, "late", 5.0 + SILENT_S)
     ended = [one for one in found if one.name.startswith("invoke")]
-    assert [one.attributes["gen_ai.conversation.id"] for one in ended] == ["query", "silent"]
+    assert [said(one)["gen_ai.conversation.id"] for one in ended] == ["query", "silent"]
 
 
 def test_tools_and_searches_have_the_names_of_the_conventions() -> None:
@@ -78,7 +89,7 @@ def test_tools_and_searches_have_the_names_of_the_conventions() -> None:
     spans = Spans(found.append)
     for target in ("call", "search", "embed", "rerank"):
         request_of(spans, "p", 1.0, target)
-    operations = [one.attributes["gen_ai.operation.name"] for one in found]
+    operations = [said(one)["gen_ai.operation.name"] for one in found]
     assert operations == ["execute_tool", "retrieval", "embeddings", "stretto.rerank"]
 
 
@@ -106,7 +117,7 @@ def test_a_request_goes_on_in_its_clients_trace_and_the_worker_in_the_requests()
             of_client, own = found
             assert (of_client.trace_id, of_client.parent_id) == (int("a" * 32, 16), int("b" * 16, 16))
             assert {one.kind for one in found} == {"client"}
-            assert of_client.attributes["server.address"] == at.servers[0].url
+            assert said(of_client)["server.address"] == at.servers[0].url
             assert sent[0] == f"00-{'a' * 32}-{of_client.span_id:016x}-01"
             assert sent[1].endswith("-00")
             assert sent[2] == f"00-{own.trace_id:032x}-{own.span_id:016x}-01"
@@ -131,5 +142,9 @@ def test_without_spans_the_header_goes_as_it_came() -> None:
 
 @pytest.mark.parametrize("reason", [None, ["least", "loaded"], b"least loaded"])
 def test_a_reason_of_a_users_policy_that_is_no_text_costs_no_span(reason: Any) -> None:
-    record = SpanRecord("chat", "client", 1, 2, 0, 0.0, 1.0, {"stretto.reason": reason})
-    assert str(reason).encode() in write_spans([record], 0)
+    spans = Spans(lambda _: None)
+    trace = request_of(spans, "p", 1.0)
+    trace.tries = [Try(0, "http://w", Choice(0, reason=reason), 1.0)]
+    assert trace.context is not None
+    (span,) = EndedRequest(trace, trace.context, 2.0).spans(spans.new_id)
+    assert said(span)["stretto.reason"] == str(reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import DEFAULT, Component, Input, Runtime, Template
+from stretto import programs as P  # noqa: N812
 from stretto.apps.components.builder import Builder
 from stretto.components import Condition, FirstPresent, LLMCall, ToolCall
 from stretto.costs.presets import load_output_lengths
@@ -26,6 +27,7 @@ from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
+from stretto.planner.deciding.app_file import query_request
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, in_short
 from stretto.planner.execute import execute
 from stretto.planner.given_machine import given_machine
@@ -45,6 +47,7 @@ from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.unplanned_run import OfflineJob
+from stretto.programs.traced import TracedProgram
 
 QUESTION = Input("question", "text")
 MODELS = {"small": "vicuna-13b-v1.5", "large": "Llama-2-70b-chat-hf"}
@@ -252,15 +255,43 @@ def job(folder: Path, source: DecidingApp, nodes: DrawnApplication | None = None
     nodes = nodes or first_nodes(source)
     fake = Replica(FakeLLM, FakeLLMConfig())
     out, failed, journal = (folder / name for name in ("out", "failed", "out.journal"))
-    plan = local_plan(nodes, 8)
+    plan, queries = local_plan(nodes, 8), QUERIES
+    if isinstance(source.template, TracedProgram):
+        values = [source.template.values(one.planned.inputs or {}) for one in QUERIES]
+        pairs = zip(QUERIES, values, strict=True)
+        queries = [replace(one, planned=replace(one.planned, inputs=given)) for one, given in pairs]
     return PlanJob(
-        nodes, stored(QUERIES), "fake", lambda book: plan, lambda planned: fake, out, failed, journal
+        nodes, stored(queries), "fake", lambda book: plan, lambda planned: fake, out, failed, journal
     )
 
 
 def outputs(folder: Path) -> dict[str, object]:
     lines = map(json.loads, (folder / "out").read_text("utf-8").splitlines())
     return {line["custom_id"]: line["response"]["body"]["outputs"] for line in lines}
+
+
+@P.semantic_function(engine="small", max_tokens=60)
+def first_draft(question: P.SemanticVariable) -> None:
+    """Answer {{question}} briefly. {{output:text}}"""
+
+
+@P.semantic_function(engine="large", max_tokens=4)
+def judged(style: str, text: P.SemanticVariable) -> None:
+    """Is this {{style}}? {{text}} {{output:verdict}}"""
+
+
+@P.semantic_function(engine="small", max_tokens=30)
+def revised(text: P.SemanticVariable, question: P.SemanticVariable) -> None:
+    """Do better: {{question}} {{text}} {{output:better}}"""
+
+
+def program(question: P.SemanticVariable, style: str = "short") -> dict[str, P.SemanticVariable]:
+    """Answer, and revise the answer where the judge says so."""
+    tone = P.SemanticVariable("kind")
+    draft = first_draft(question)
+    first_draft("nothing that anybody needs")
+    good = P.condition(judged(P.join(style, tone), draft), equals="yes")
+    return {"answer": P.first_present(revised(draft, question, when=good.no), draft), "draft": draft}
 
 
 @cache
@@ -275,6 +306,11 @@ def asked(template: str) -> dict[str, object]:
     with Runtime(engines, vocabulary=made.vocabulary) as runtime:
         for query in QUERIES:
             assert query.planned.inputs
+            if isinstance(made, TracedProgram):
+                with P.Client(runtime):
+                    variables = program(P.SemanticVariable(query.planned.inputs["question"]))
+                    found[query.id] = {name: variable.get() for name, variable in variables.items()}
+                continue
             values = runtime.run_sync(made, query.planned.inputs)
             found[query.id] = {name: None if one is ABSENT else one for name, one in values.items()}
     return found
@@ -288,7 +324,12 @@ def skips() -> Template:
     return Template("skips", [known, draft, best], {"answer": best["value"]})
 
 
-TEMPLATES = {"refine": refine, "growing": growing, "skips": skips}
+TEMPLATES: dict[str, Callable[[], Template]] = {
+    "refine": refine,
+    "growing": growing,
+    "skips": skips,
+    "program": lambda: TracedProgram(program),
+}
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -388,3 +429,42 @@ def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_devi
     run_job(wanted, lambda num_ended, num_left: None)
     assert (tmp_path / "out.journal").read_text().count('"other"') > len(QUERIES)
     assert outputs(tmp_path) == asked("growing")
+
+
+def waits(question: P.SemanticVariable) -> P.SemanticVariable:
+    return first_draft(first_draft(question).get())
+
+
+def tells_nothing(question: P.SemanticVariable) -> str:
+    first_draft(question)
+    return "done"
+
+
+def runs_python(question: P.SemanticVariable) -> P.SemanticVariable:
+    return P.NativeFunction(len)(first_draft(question))
+
+
+@pytest.mark.parametrize(
+    ("function", "problem_of"),
+    [
+        (waits, "waits: it waits for 'text', so its Python decides"),
+        (tells_nothing, "tells_nothing must return variables .* got 'done'"),
+        (runs_python, "len is a Python function on values"),
+        (lambda *questions: None, "a program has parameters with names"),
+        (lambda question: 1 / 0, "<lambda> raised ZeroDivisionError"),
+    ],
+)
+def test_a_program_that_decides_itself_is_refused(function: Callable[..., object], problem_of: str) -> None:
+    with pytest.raises(ConfigError, match=problem_of):
+        TracedProgram(function)
+
+
+def test_a_request_of_a_program_brings_its_parameters(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from planner.test_deciding_apps import program\n")
+    found = read_application(Path(f"{tmp_path}/app.py:program"))
+    assert isinstance(found, DrawnApplication)
+    request = query_request({"custom_id": "1", "prompt": "why?"}, found)
+    assert sorted(map(str, (request.inputs or {}).values())) == ["kind", "short", "why?"]
+    for inputs, message in ({}, "no input 'question'"), ({"question": "x", "style": "y"}, "no input 'style'"):
+        with pytest.raises(ConfigError, match=message):
+            query_request({"custom_id": "1", "inputs": inputs}, found)

@@ -21,7 +21,6 @@ from support.runtime_engines import ServerEngine
 from support.virtual_loop import VirtualLoop
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad
 from stretto.model.deployment import Replica
 from stretto.model.errors import EngineUnavailable
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Started
@@ -70,7 +69,7 @@ class Frail(ServerEngine):
         if self._faults.happens("starts"):
             raise EngineUnavailable("it ran out of memory")
 
-    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+    async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
         await self._death.wait()
         raise EngineUnavailable("it was killed")
 

@@ -10,7 +10,8 @@ import pytest
 
 from stretto.costs.presets import load_output_lengths
 from stretto.costs.shape import StepShape
-from stretto.emulate.llm_plan import LLMPlan, check_llm
+from stretto.emulate.llm_plan import check_llm
+from stretto.emulate.wanted import WantedServer
 from stretto.engines.server_process.programs import command_line
 from stretto.model.deployment import Replica
 from stretto.planner.application import Application, AppRequest, ModelNode
@@ -72,7 +73,7 @@ def test_an_emulated_server_has_the_costs_that_are_planned_with(tmp_path: Path) 
     problem = Problem(app, [AppRequest("1", 20)], machine_of("1xH200"), load_output_lengths())
     found = words(emulated_replicas(problem, 2.0, tmp_path)(PlannedReplica(str(folder), (0,))))
     device, model = (found[found.index(option) + 1] for option in ("--device", "--model"))
-    server = check_llm(LLMPlan(model=model, device=device, max_batch_tokens=8192))
+    server = check_llm(WantedServer(devices=(0,), model=model, max_batch_tokens=8192), device)
     step = StepShape(2, 900, 500, 200_000, 8, 4000, 700)
     assert server.simulated.cost.step_s(step) == problem.costs[str(folder)][1].step.step_s(step)
     assert server.loading_s == problem.costs[str(folder)][1].loading_s

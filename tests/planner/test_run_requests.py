@@ -171,11 +171,14 @@ def test_a_node_with_inputs_needs_no_prompt_of_the_request(tmp_path: Path) -> No
 def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> None:
     (request,) = read(tmp_path, batch(CHAT))
     found = result_line(
-        CallEnded(request.id, stored([request]).kind(0), {"judge": [CallAnswer("Yes", 4, 30)]}), APP
+        CallEnded(request.id, stored([request]).kind(0), {"judge": [CallAnswer("Yes", 4, 30)]}),
+        APP,
+        1790000000,
     )
     assert (found["custom_id"], found["error"], found["response"]["status_code"]) == ("1", None, 200)
     body = found["response"]["body"]
     assert (body["object"], body["model"]) == ("chat.completion", "judge")
+    assert body["created"] == 1790000000
     assert body["choices"][0]["message"]["content"] == "Yes"
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"] == {"prompt_tokens": 4, "completion_tokens": 30, "total_tokens": 34}
@@ -184,9 +187,9 @@ def test_results_of_a_batch_line_have_the_form_of_its_api(tmp_path: Path) -> Non
 def test_results_of_other_lines_have_answers_by_node(tmp_path: Path) -> None:
     (request,) = read(tmp_path, {"custom_id": "1", "prompt": "x", "chunks": ["y"]})
     answers = {"sum": [CallAnswer("a")], "write": [CallAnswer("b")]}
-    found = result_line(CallEnded(request.id, stored([request]).kind(0), answers), APP)
+    found = result_line(CallEnded(request.id, stored([request]).kind(0), answers), APP, 0)
     assert found["response"]["body"] == {"answers": {"sum": ["a"], "write": "b"}}
-    failed = result_line(CallEnded(request.id, stored([request]).kind(0), {}, ConfigError("no room")), APP)
+    failed = result_line(CallEnded(request.id, stored([request]).kind(0), {}, ConfigError("no room")), APP, 0)
     assert (failed["response"], failed["error"]) == (None, {"code": "ConfigError", "message": "no room"})
 
 

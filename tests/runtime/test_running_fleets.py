@@ -31,7 +31,7 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.machine import Machine
-from stretto.cluster.messages import DrainHow, InstanceLoad
+from stretto.cluster.messages import DrainHow
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.model.deployment import Deployment, Engine, Replica, deploy
 from stretto.model.errors import ConfigError, EngineUnavailable
@@ -83,7 +83,7 @@ class Mortal(Server):
     async def start(self) -> None:
         await asyncio.sleep(self._config.draw.choice((0.0, 2.0)))
 
-    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+    async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
         await self.death.wait()
         raise EngineUnavailable("it was killed")
 

@@ -381,8 +381,11 @@ def half_cached() -> Line:
     return line
 
 
-def chats(line: Line, held: Mapping[str, int | None]) -> None:
-    """Let chats arrive of whose prompts caches hold so many tokens."""
+def chats(line: Line, held: Mapping[str, int | None], *, are_alone: bool = False) -> None:
+    """Let chats arrive of whose prompts caches hold so many tokens, by default while an agent runs."""
+    if not are_alone:
+        line.add(turn("agent", 0), 9.0)
+        assert line.takes(9.0) == "turn"
     line.account.num_held = lambda request: held[request.query]
     for name in held:
         line.add(replace(call(name, "chat", 10, kind="chat"), units=(100,)), 10.0)
@@ -394,6 +397,13 @@ def test_of_chats_that_are_alike_one_that_is_held_goes_before_one_that_was_lost(
     taken = [half_cached.take(11.0) for _ in held]
     assert [entry.query for entry in taken if entry is not None] == ["kept", "usual", "lost"]
     half_cached.account.check_invariants()
+
+
+def test_among_chats_alone_one_that_was_lost_does_not_wait_for_all_others(half_cached: Line) -> None:
+    chats(half_cached, {"lost": 0, "kept": 90}, are_alone=True)
+    taken = half_cached.take(11.0)
+    assert taken is not None
+    assert taken.query == "lost"
 
 
 def test_what_is_lost_while_it_waits_goes_by_its_new_price(half_cached: Line) -> None:

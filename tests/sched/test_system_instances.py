@@ -9,7 +9,7 @@ from support.machines import CheckedSystem, batch_engine, llm_engine
 from support.systems import KV_HELLO, error_of, started, steps, submit
 
 from stretto.cluster.kv_events import BlockStored
-from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport, StartInstance, StopInstance
+from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineFailure, EngineUnavailable
@@ -155,7 +155,6 @@ def test_late_messages_of_a_dead_instance_change_nothing(is_stopped: bool) -> No
         LLMReport("llm", 0, Failed(task, EngineFailure("late"))),
         Suspended("llm", 0, task, (1, 2)),
         KVReport("llm", 0, (BlockStored(b"x", b"", (1,)),)),
-        LoadReport("llm", 0, InstanceLoad(9, 9)),
         BatchDone("e", 0, batch.batch, [[(9,)]]),
         BatchFailed("e", 0, batch.batch, EngineFailure("late")),
     ]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from stretto.model.errors import UserError
 from stretto.sizing.asked import parse_servers
-from stretto.sizing.first_guess import likely_levels
+from stretto.sizing.first_guess import check_simulable, likely_levels
 from stretto.sizing.load import Unit
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.study import Study
@@ -53,3 +56,11 @@ def test_sessions_fill_the_memory_unless_they_keep_the_server_busy() -> None:
     room = amounts(paused, "p95 first_token 2s", "sessions")
     assert busy[0] <= 2
     assert 0.7 < room[0] / (SERVER.kv_tokens / 8000) < 1
+
+
+def test_requests_too_short_to_be_simulated_are_refused_with_what_is_likely() -> None:
+    objectives = parse_objectives("p95 first_token 2s")
+    check_simulable(Study(traffic(400, 40), objectives, "per_s", draws=3, num_samples=300), [SERVER])
+    tiny = Study(traffic(16, 1), objectives, "per_s", draws=3, num_samples=300)
+    with pytest.raises(UserError, match=r"one A100-80G serves about \d+ a second, .* at most 30,000"):
+        check_simulable(tiny, [SERVER])

@@ -29,6 +29,7 @@ class CheckedKV:
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self._size = scheduler.config.block_tokens
+        self._scheduler = scheduler
         self._held: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def run(self, batch: StepBatch) -> dict[int, list[int]]:
@@ -39,6 +40,8 @@ class CheckedKV:
             for offset in range(self._size)
         }
         self._held |= read
+        if batch.num_loaded:
+            self._load(batch.num_loaded)
         sampled: dict[int, list[int]] = {}
         for repeat in range(batch.num_repeats):
             inputs = {}
@@ -57,6 +60,16 @@ class CheckedKV:
                 if piece.samples:
                     sampled.setdefault(piece.sequence.id, []).append(next_token(tokens))
         return sampled
+
+    def _load(self, most: int) -> None:
+        """Put into blocks what running sequences count as computed and is not there, of whole blocks."""
+        loaded = 0
+        for sequence in self._scheduler.running:
+            for position in range(sequence.num_shared_blocks * self._size):
+                place, prefix = self._place(sequence, position), tuple(sequence.tokens[: position + 1])
+                loaded += self._held.get(place) != prefix
+                self._held[place] = prefix
+        assert loaded <= most
 
     def _place(self, sequence: TokenSequence, position: int) -> tuple[int, int]:
         return sequence.blocks[position // self._size], position % self._size

@@ -16,7 +16,6 @@ from typing import Any
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
@@ -178,7 +177,7 @@ class ServerEngine:
     def written(self, task: int) -> tuple[int, ...]:
         return ()
 
-    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+    async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
         await asyncio.Event().wait()
 
     async def probe(self) -> None: ...

@@ -34,13 +34,14 @@ class RealSize:
         model_seeds: number of seeds of the part on models of this machine.
     """
 
-    mixed: MixedSize = MixedSize()
+    mixed: MixedSize = MixedSize(scale=0.25)
     agents: AgentsSize = AgentsSize()
     in_process: InProcessSize = InProcessSize()
-    seeds: int = 3
+    seeds: int = 1
     model_seeds: int = 1
 
 
+WHOLE = RealSize(MixedSize(), seeds=3)
 QUICK = RealSize(
     MixedSize(instances=(1,), scale=0.02),
     AgentsSize(knees=(1.0,), instances=(1,), warm_s=5.0, run_s=10.0),
@@ -50,8 +51,10 @@ QUICK = RealSize(
 
 
 def run_in_real_time(options: BenchmarkOptions) -> Report:
-    """Run all parts: about two hours, or some minutes if `quick`. Runs that are stored are not repeated."""
-    return measure_real(QUICK if options.quick else RealSize(), options)
+    """Run all parts: half an hour, some minutes if `quick`, or two hours if `whole`. Runs that are stored are
+    not repeated.
+    """
+    return measure_real(QUICK if options.quick else WHOLE if options.whole else RealSize(), options)
 
 
 def measure_real(size: RealSize, options: BenchmarkOptions) -> Report:

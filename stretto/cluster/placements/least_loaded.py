@@ -1,6 +1,4 @@
-"""The placement policy `least_loaded`: the instance with the fewest requests, those sent by other clients
-included.
-"""
+"""The placement policy `least_loaded`: the instance with the fewest requests."""
 
 from __future__ import annotations
 
@@ -11,17 +9,13 @@ from stretto.cluster.placement import Choice, Placement, PlacementEvent, Placeme
 
 
 class LeastLoaded(Placement):
-    """A placement policy that chooses the instance with the fewest requests, including requests that other
-    clients have sent to it.
-    """
+    """A placement policy that chooses the instance with the fewest requests."""
 
     def load(self, instance: InstanceView) -> Load:
         """Return the load by which instances are sorted: the number of requests there, then the number of
         their tokens.
         """
-        reported = instance.reported
-        num_reported = reported.num_running + reported.num_waiting if reported else 0
-        return max(instance.num_running, num_reported), instance.running_tokens
+        return instance.num_running, instance.running_tokens
 
     def choose(self, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice | None:
         """Return the least loaded instance on which a request fits now; None if there is none."""

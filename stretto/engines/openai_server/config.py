@@ -76,8 +76,6 @@ class OpenAIServerConfig:
             contents are guessed.
         token_s: predicted seconds of a token of an answer, by which the first answers that nobody reads in
             parts are asked for whole; None to stream the first.
-        reports_load: whether to ask the server's `/metrics` every second how busy it is. Asking stops if the
-            answer does not contain that.
     """
 
     url: str
@@ -100,7 +98,6 @@ class OpenAIServerConfig:
     takes_tools: bool | None = None
     kv_events: KVEventsConfig | None = None
     token_s: float | None = None
-    reports_load: bool = False
 
     @property
     def output_key(self) -> tuple[str, str | None]:

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stretto.cluster.kv_events import AllBlocksCleared, KVEvent
-from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import ServerFacts, discover
 from stretto.engines.openai_server.held_blocks import HeldByServer
@@ -30,7 +29,7 @@ from stretto.wire.paths import Api
 if TYPE_CHECKING:
     from stretto.engines.openai_server.kv_event_stream import KVEventStream
 
-Report = Callable[[Sequence[KVEvent] | InstanceLoad], None]
+Report = Callable[[Sequence[KVEvent]], None]
 
 _log = logging.getLogger(__name__)
 LOOK_S = 1.0

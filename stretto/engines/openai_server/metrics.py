@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto.cluster.messages import InstanceLoad
 from stretto.model.errors import BadReply
 from stretto.wire import metric_table as table
 from stretto.wire.metrics import read_samples
@@ -33,10 +32,16 @@ class CacheConfig:
     is_on: bool | None = None
 
 
-def read_load(metrics: str) -> InstanceLoad:
-    """Read a server's load from the text of its `/metrics`.
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """The numbers of requests that run and wait at a server, of all its clients together."""
 
-    The load is the number of running and waiting requests, and the share of the KV memory in use.
+    num_running: int
+    num_waiting: int
+
+
+def read_load(metrics: str) -> ServerLoad:
+    """Read a server's load from the text of its `/metrics`.
 
     Raises:
         BadReply: the text does not tell one of these.
@@ -46,7 +51,7 @@ def read_load(metrics: str) -> InstanceLoad:
     )
     if not (running and waiting):
         raise BadReply(f"the server's metrics do not tell its load: {metrics[:100]!r}")
-    return InstanceLoad(round(sum(running)), round(sum(waiting)))
+    return ServerLoad(round(sum(running)), round(sum(waiting)))
 
 
 def read_cache_config(metrics: str) -> CacheConfig:

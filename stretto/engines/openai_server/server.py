@@ -21,14 +21,12 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad
 from stretto.engines.decoding import refuse_others, without_wishes
 from stretto.engines.openai_server.api import UNDERSTOOD
 from stretto.engines.openai_server.asking import Asked, Asker
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
-from stretto.engines.openai_server.known_server import LOOK_S, KnownServer
-from stretto.engines.openai_server.metrics import read_load
+from stretto.engines.openai_server.known_server import KnownServer
 from stretto.engines.openai_server.places import ServerSlot
 from stretto.engines.openai_server.prompt import SentPrompt, encode, is_raw
 from stretto.engines.openai_server.task_answer import TaskAnswer, facts_for
@@ -112,24 +110,12 @@ class OpenAIServer:
         """Ask the server for its models. Raises EngineFailure if it does not answer."""
         await self._http.fetch(paths.MODELS, is_retried=False)
 
-    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Watch the server until cancelled: pass changes of its prefix cache, and its load, to `report`.
-
-        Only what is configured, and what the server tells, is reported.
+    async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
+        """Watch the server until cancelled: pass changes of its prefix cache to `report`, if it is configured
+        where the server tells them.
         """
-        async with asyncio.TaskGroup() as watching:
-            watching.create_task(self._known.follow(report))
-            if self._config.reports_load:
-                watching.create_task(self._poll_load(report))
-            await asyncio.Event().wait()
-
-    async def load(self) -> InstanceLoad:
-        """Ask the server's `/metrics` for its load: running and waiting requests, share of KV memory in use.
-
-        Raises:
-            EngineFailure: the server does not answer, or does not report its load.
-        """
-        return read_load((await self._http.fetch(paths.METRICS)).decode(errors="replace"))
+        await self._known.follow(report)
+        await asyncio.Event().wait()
 
     async def aclose(self) -> None:
         """Close all connections to the server."""
@@ -234,13 +220,3 @@ class OpenAIServer:
         except StrettoError:
             pass
         return Usage()
-
-    async def _poll_load(self, report: Callable[[InstanceLoad], None]) -> None:
-        while True:
-            try:
-                report(await self.load())
-            except BadReply:
-                return  # it does not tell
-            except StrettoError:
-                pass  # it is away
-            await asyncio.sleep(LOOK_S)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.engines.server_process.config import ServerProcessConfig
@@ -61,8 +60,8 @@ class ServerProcess:
         """Check that the server answers. Raises EngineFailure if it does not."""
         await (await self._started()).probe()
 
-    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
-        """Pass changes of the server's prefix cache and its load to `report`, until its process ends.
+    async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
+        """Pass changes of the server's prefix cache to `report`, until its process ends.
 
         Raises:
             EngineUnavailable: the process has ended by itself.
@@ -72,14 +71,6 @@ class ServerProcess:
             raise await self.ended()
         finally:
             reports.cancel()
-
-    async def load(self) -> InstanceLoad:
-        """Ask the server for its load: running and waiting requests, and the share of KV memory in use.
-
-        Raises:
-            EngineFailure: the server does not answer, or does not report its load.
-        """
-        return await (await self._started()).load()
 
     async def ended(self) -> EngineUnavailable:
         """Wait until the server's process ends by itself; return the error with which its tasks fail."""

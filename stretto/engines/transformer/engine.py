@@ -16,7 +16,7 @@ from stretto.engines.models.store import check_whole
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.new_runs import NewRuns, Run
-from stretto.engines.transformer.token_choice import Chosen, TokenChoice
+from stretto.engines.transformer.token_choice import TokenChoice
 from stretto.llm.local_scheduler import LocalScheduler, SchedulerConfig
 from stretto.llm.sequence import TokenSequence
 from stretto.model.errors import ConfigError, StrettoError
@@ -31,7 +31,7 @@ class TransformerLLM:
 
     def __init__(self, config: TransformerConfig) -> None:
         """Load the checkpoint. Raises ConfigError if it or a setting cannot be used."""
-        for name in ("kv_bytes", "block_tokens", "num_repeats", "num_threads"):
+        for name in ("kv_bytes", "block_tokens", "num_threads"):
             value = getattr(config, name)
             if not (value is None and name == "num_threads") and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} is {value!r}: a number of at least 1")
@@ -158,7 +158,7 @@ class TransformerLLM:
         events, self._ended = self._ended, []
         if not self._tasks:
             return events
-        batch = self.scheduler.schedule(self._config.num_repeats)
+        batch = self.scheduler.schedule()
         chosen = self.runner.run(batch, self._choice_of)
         told: dict[int, list[int]] = {}
         ended: list[Run] = []
@@ -166,7 +166,7 @@ class TransformerLLM:
             sequence = piece.sequence
             one = self._by_sequence[sequence.id]
             if piece.samples:
-                told[sequence.id] = one.tell(chosen[sequence.id], events)
+                told[sequence.id] = one.tell([chosen[sequence.id]], events)
             else:
                 one.tell_prefilled(piece.start + piece.num_tokens, events)
             if one.is_over:
@@ -206,8 +206,8 @@ class TransformerLLM:
         """Free the model and the KV memory."""
         del self.runner
 
-    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
-        return self._by_sequence[sequence.id].choice(chosen)
+    def _choice_of(self, sequence: TokenSequence) -> TokenChoice | None:
+        return self._by_sequence[sequence.id].choice()
 
     def _forget(self, one: Run) -> None:
         del self._by_sequence[one.sequence.id]

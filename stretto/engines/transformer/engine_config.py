@@ -28,7 +28,6 @@ class TransformerConfig:
         shares_attention: whether decodes attend to a shared prefix together.
         keeps_released: whether prefixes that only an ended query used stay in the cache until
             their memory is needed; None keeps them if the engine's placement policy follows prefixes.
-        num_repeats: largest number of decode steps between two checks of the queue.
         with_kv_events: whether to record what the prefix cache stores and evicts, for `take_kv_events`.
         level_s: seconds; waiting tasks whose ranks differ by less may start in the order of how much of their
             prompt is cached.
@@ -47,7 +46,6 @@ class TransformerConfig:
     level_s: float = 1.0
     shares_attention: bool = True
     keeps_released: bool | None = None
-    num_repeats: int = 1
     with_kv_events: bool = False
     clock: Callable[[], float] = time.monotonic
 

@@ -164,9 +164,9 @@ class OptionPath:
         """Nothing: another instance compares all options again."""
         return ()
 
-    def choice(self, chosen: list[Chosen]) -> TokenChoice:
+    def choice(self) -> TokenChoice:
         """Return what is wanted of the next token: likelihoods, and the token that leads to the fork."""
-        place = self.sequence.num_generated + len(chosen)
+        place = self.sequence.num_generated
         first = self.fork[place] if place < len(self.fork) else None
         after = self.comparison.after(self.fork[:place], first)
         return TokenChoice(self.comparison.task.decode or Decode(), [], [], frozenset(), scored=after)

@@ -107,28 +107,23 @@ class Runner:
 
     @torch.inference_mode()
     def run(
-        self, batch: StepBatch, choice_of: Callable[[TokenSequence, list[Chosen]], TokenChoice | None]
-    ) -> Mapping[int, list[Chosen]]:
-        """Compute a batch of sequences on the model: one step, or several decode steps in a row.
-
-        Returns the tokens chosen for each sequence that samples, by sequence id, one for each step.
+        self, batch: StepBatch, choice_of: Callable[[TokenSequence], TokenChoice | None]
+    ) -> Mapping[int, Chosen]:
+        """Compute one step on the model; return the token chosen for each sequence that samples, by its id.
 
         Args:
-            choice_of: function that returns how to choose a sequence's next token, given the tokens chosen
-                for it in this batch; None for the most likely token.
+            choice_of: function that returns how to choose a sequence's next token; None for the most likely
+                token.
         """
         self.kv.copy_blocks(batch.copies)
-        chosen: dict[int, list[Chosen]] = {piece.sequence.id: [] for piece in batch.slices if piece.samples}
         slices = [piece for piece in batch.slices if piece.num_tokens]
-        for repeat in range(batch.num_repeats if slices else 0):
-            inputs = self.prepare(slices, repeat, chosen)
-            logits_SV = self.forward(inputs)
-            if logits_SV is None:
-                break
-            choices = [choice_of(sequence, chosen[sequence.id]) for sequence in inputs.sampling]
-            for sequence, made in zip(inputs.sampling, choose(logits_SV, choices), strict=True):
-                chosen[sequence.id].append(made)
-        return chosen
+        inputs = self.prepare(slices) if slices else None
+        logits_SV = self.forward(inputs) if inputs else None
+        if inputs is None or logits_SV is None:
+            return {}
+        choices = [choice_of(sequence) for sequence in inputs.sampling]
+        made = choose(logits_SV, choices)
+        return {sequence.id: one for sequence, one in zip(inputs.sampling, made, strict=True)}
 
     def forward(self, inputs: _Inputs) -> Tensor | None:
         """Run a prepared step through the model, and return the logits of the next tokens.
@@ -149,16 +144,10 @@ class Runner:
     def _logits(self, tokens_T: Tensor, positions_T: Tensor, attention: StepAttention) -> Tensor:
         return self.model.logits(self.model.forward(tokens_T, positions_T, attention, self.kv))
 
-    def prepare(self, slices: list[Slice], repeat: int, chosen: Mapping[int, list[Chosen]]) -> _Inputs:
-        """Return the input tensors of a step: rows of prompt chunks first, then decodes group by group.
-
-        Args:
-            slices: which tokens of which sequences to compute.
-            repeat: number of the step, from 0, in a batch of several decode steps.
-            chosen: tokens chosen so far in this batch, by sequence id.
-        """
-        key = [(piece.sequence.id, piece.start + repeat, piece.sequence.num_preemptions) for piece in slices]
-        inputs = self._advance(key, repeat, chosen) or self._prepare(slices, repeat, chosen)
+    def prepare(self, slices: list[Slice]) -> _Inputs:
+        """Return the input tensors of a step: rows of prompt chunks first, then decodes group by group."""
+        key = [(piece.sequence.id, piece.start, piece.sequence.num_preemptions) for piece in slices]
+        inputs = self._advance(key) or self._prepare(slices)
         can_advance = self._is_plain and all(
             isinstance(part, Decodes | PagedDecodes) for part in inputs.attention.parts
         )
@@ -166,7 +155,7 @@ class Runner:
         self._next_key = [(number, start + 1, times) for number, start, times in key]
         return inputs
 
-    def _prepare(self, slices: list[Slice], repeat: int, chosen: Mapping[int, list[Chosen]]) -> _Inputs:
+    def _prepare(self, slices: list[Slice]) -> _Inputs:
         decodes: list[Slice] = []
         chunks: list[Slice] = []
         for piece in slices:
@@ -192,16 +181,13 @@ class Runner:
                 rows.append(piece)
                 sample_rows.append(len(tokens) - 1)
         first_decode = len(tokens)
-        for group, num_shared in self._groups(decodes, repeat):
+        for group, num_shared in self._groups(decodes):
             start = len(tokens)
-            ends = [piece.start + repeat + 1 for piece in group]
+            ends = [piece.start + 1 for piece in group]
             tables = [
                 piece.sequence.blocks[: -(-end // size)] for piece, end in zip(group, ends, strict=True)
             ]
-            if repeat:
-                tokens += [chosen[piece.sequence.id][-1].token for piece in group]
-            else:
-                tokens += [piece.sequence.tokens[-1] for piece in group]
+            tokens += [piece.sequence.tokens[-1] for piece in group]
             positions += [end - 1 for end in ends]
             blocks += [table[-1] for table in tables]
             groups.append(Group(tables, ends, num_shared))
@@ -226,9 +212,7 @@ class Runner:
             start += len(tables)
         return parts
 
-    def _advance(
-        self, key: list[tuple[int, int, int]], repeat: int, chosen: Mapping[int, list[Chosen]]
-    ) -> _Inputs | None:
+    def _advance(self, key: list[tuple[int, int, int]]) -> _Inputs | None:
         """The last step's inputs with each position advanced by one, if nothing else changes; else None.
 
         This applies while the same sequences decode and none of them starts a block. That is so in most
@@ -238,10 +222,7 @@ class Runner:
         if self._last is None or key != self._next_key or any(start % size == 0 for _, start, _ in key):
             return None
         inputs = self._last
-        if repeat:
-            tokens = [chosen[sequence.id][-1].token for sequence in inputs.sampling]
-        else:
-            tokens = [sequence.tokens[-1] for sequence in inputs.sampling]
+        tokens = [sequence.tokens[-1] for sequence in inputs.sampling]
         attention = inputs.attention
         for part in attention.parts:
             assert isinstance(part, Decodes | PagedDecodes)
@@ -250,7 +231,7 @@ class Runner:
         inputs.positions_T.add_(1)
         return replace(inputs, tokens_T=self.kv.tensor(np.array(tokens)))
 
-    def _groups(self, decodes: list[Slice], repeat: int) -> list[tuple[list[Slice], int]]:
+    def _groups(self, decodes: list[Slice]) -> list[tuple[list[Slice], int]]:
         """Group decodes that are attended together: those that share a prefix, and others by similar
         length."""
         size = self.kv.block_tokens
@@ -264,7 +245,7 @@ class Runner:
             decodes = [piece for index, piece in enumerate(decodes) if index not in taken]
         by_length: dict[int, list[Slice]] = {}
         for piece in decodes:
-            by_length.setdefault(max(4, (piece.start + repeat) // size).bit_length(), []).append(piece)
+            by_length.setdefault(max(4, piece.start // size).bit_length(), []).append(piece)
         return groups + [(members, 0) for members in by_length.values()]
 
 

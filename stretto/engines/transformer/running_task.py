@@ -55,7 +55,7 @@ class RunningTask:
     _resumed: list[LLMEvent] = field(default_factory=list)
     _held: list[str] = field(default_factory=list)  # text that is not told yet
     _is_plain: bool = field(init=False)
-    _failure: tuple[int, StrettoError] | None = None  # and what was chosen before it in its step
+    _failure: StrettoError | None = None
     _logprobs: list[TokenLogprobs] = field(default_factory=list)
     _num_chars: int = 0
     _ends: list[int] = field(default_factory=list)  # characters up to the end of each token
@@ -63,21 +63,18 @@ class RunningTask:
     def __post_init__(self) -> None:
         self._is_plain = self.task.decode is None or is_plain_greedy(self.task.decode)
 
-    def choice(self, chosen: list[Chosen]) -> TokenChoice | None:
-        """Return how to choose the next token of the output; None for the most likely one.
-
-        `chosen` are the tokens chosen in the current batch, which are not part of the sequence yet.
-        """
+    def choice(self) -> TokenChoice | None:
+        """Return how to choose the next token of the output; None for the most likely one."""
         if self._is_plain or self.task.decode is None:
             return None
         tokens, num_prompt_tokens = self.sequence.tokens, self.sequence.num_prompt_tokens
-        generated = tokens[num_prompt_tokens:] + [before.token for before in chosen]
+        generated = tokens[num_prompt_tokens:]
         allowed = None
         if self.structure is not None:
             try:
                 allowed = self.structure.allowed(generated)
             except StrettoError as error:
-                self._failure = self._failure or (len(chosen), error)
+                self._failure = error
         return TokenChoice(self.task.decode, tokens[:num_prompt_tokens], generated, self.ending, allowed)
 
     @property
@@ -116,8 +113,8 @@ class RunningTask:
         assert output is not None
         try:
             for token, logprobs in chosen:
-                if self._failure is not None and len(tokens) == self._failure[0]:
-                    raise self._failure[1]
+                if self._failure is not None:
+                    raise self._failure
                 tokens.append(token)
                 if logprobs is not None:
                     self._logprobs.append(logprobs)

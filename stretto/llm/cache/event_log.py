@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.cluster.block_hashes import Hasher
-from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, Medium
 from stretto.llm.cache.block_runs import BlockRun
 
 
@@ -14,8 +14,9 @@ class CacheEventLog:
     It records nothing unless `wanted`.
     """
 
-    def __init__(self, block_tokens: int, *, wanted: bool) -> None:
+    def __init__(self, block_tokens: int, *, wanted: bool, medium: Medium = "device") -> None:
         self._is_wanted = wanted
+        self._medium = medium
         self._block_tokens = block_tokens
         self._hasher = Hasher(block_tokens)
         self._events: list[KVEvent] = []
@@ -32,14 +33,14 @@ class CacheEventLog:
         for place, chained in enumerate(hashes):
             start = place * self._block_tokens
             block = tuple(tokens[start : start + self._block_tokens])
-            self._events.append(BlockStored(chained, above, block))
+            self._events.append(BlockStored(chained, above, block, medium=self._medium))
             above = chained
         node.hashes += hashes
 
     def removed(self, node: BlockRun, num_blocks: int) -> None:
         """Record that the last `num_blocks` blocks of `node` are about to be evicted."""
         if node.hashes:
-            self._events += map(BlockRemoved, node.hashes[: -num_blocks - 1 : -1])
+            self._events += [BlockRemoved(one, self._medium) for one in node.hashes[: -num_blocks - 1 : -1]]
             del node.hashes[-num_blocks:]
 
     def cleared(self) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stretto.cluster.kv_events import KVEvent
+from stretto.cluster.kv_events import KVEvent, Medium
 from stretto.llm.cache.block_pool import BlockPool
 from stretto.llm.cache.block_runs import BlockRun
 from stretto.llm.cache.event_log import CacheEventLog
@@ -41,13 +41,15 @@ class PrefixCache:
     nodes that no sequence holds can be evicted. With `with_events`, stored and evicted blocks are recorded.
     """
 
-    def __init__(self, pool: BlockPool, block_tokens: int, *, with_events: bool = False) -> None:
+    def __init__(
+        self, pool: BlockPool, block_tokens: int, *, with_events: bool = False, medium: Medium = "device"
+    ) -> None:
         self.version = 0
         """Number that changes whenever blocks are stored or evicted, so that lookups may have new answers."""
         self.pool = pool
         self._block_tokens = block_tokens
         self._tree = CacheTree(block_tokens)
-        self._event_log = CacheEventLog(block_tokens, wanted=with_events)
+        self._event_log = CacheEventLog(block_tokens, wanted=with_events, medium=medium)
         self._evictable = EvictionQueue()
         self._num_blocks = 0
         self._num_idle = 0

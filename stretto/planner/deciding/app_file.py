@@ -7,12 +7,14 @@
       draft: length
     learn_from: [earlier.jsonl.journal]
 
-`FILE.py:NAME` alone is an app, too. A request has a `custom_id`, and the app's `inputs` by name, or a
+`FILE.py:NAME` alone is an app, too. NAME may also be a program, a function with parameters that calls
+semantic functions. A request has a `custom_id`, and the app's `inputs` by name, or a
 `prompt` for an app with a single one.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import Counter
 from pathlib import Path
@@ -20,13 +22,15 @@ from typing import Any
 
 import msgspec
 
-from stretto.apps.template_file import template_in_file
+from stretto.apps.template import Template
+from stretto.apps.template_file import object_in_file, template_of
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.user_files import is_in_file
 from stretto.planner.application import AppRequest, Named
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes
+from stretto.programs.traced import TracedProgram
 from stretto.runtime.input_checks import check_inputs
 from stretto.runtime.journal.lines import parse_entry
 from stretto.schema.typed import read_as
@@ -64,16 +68,24 @@ def app_of(found: Any, path: Path) -> DrawnApplication:
         ConfigError: a field is wrong, there is no such template, or it is no app of LLM calls.
     """
     if found is None:
-        return first_nodes(DecidingApp(template_in_file(str(path))))
+        return first_nodes(DecidingApp(_template(str(path))))
     written = read_as(_WrittenApp, found)
     if not is_in_file(written.template):
         raise ConfigError(f"template must be FILE.py:NAME, got {written.template!r}")
-    template = template_in_file(str(path.parent / written.template))
+    template = _template(str(path.parent / written.template))
     declared = {step: _belief(step, answers) for step, answers in written.answers.items()}
     source = DecidingApp(template, written.models, declared)
     for name in written.learn_from:
         _learn(source, path.parent / name)
     return first_nodes(source)
+
+
+def _template(where: str) -> Template:
+    """Return the app that FILE.py:NAME names: a template, or a program."""
+    given = object_in_file(where)
+    if inspect.isfunction(given) and inspect.signature(given).parameters:
+        return TracedProgram(given)
+    return template_of(given, where)
 
 
 def _belief(step: str, answers: Any) -> AnswerBelief | str:
@@ -129,8 +141,8 @@ def _answer_key(text: str) -> str:
 def query_request(found: Any, app: DrawnApplication) -> AppRequest:
     """Return the request that the JSON of one line describes. Raises ConfigError if it is wrong."""
     line = read_as(_QueryLine, found)
-    egraph = app.source.egraph
-    names = [name for name, _ in egraph.graph.inputs]
+    egraph, template = app.source.egraph, app.source.template
+    names = [name for name, _ in template.inputs]
     if (line.inputs is None) == (line.prompt is None):
         raise ConfigError(
             f"a request needs inputs ({', '.join(names)}), or a prompt for an app with one input"
@@ -142,6 +154,8 @@ def query_request(found: Any, app: DrawnApplication) -> AppRequest:
                 f"the app has the inputs {', '.join(names)}; give them as `inputs`, not as a prompt"
             )
         inputs = {names[0]: line.prompt}
+    if isinstance(template, TracedProgram):
+        inputs = dict(template.values(inputs))
     try:
         check_inputs(egraph, inputs)
     except UserError as error:

@@ -8,6 +8,7 @@ file of failures. There it has the answers of the nodes that did not fail beside
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -48,7 +49,7 @@ class ResultFiles:
     def write(self, ended: CallEnded) -> None:
         """Write the line of a request that has ended. Raises NotSaved if the disk does not take it."""
         file = self._answers if ended.error is None else self._failures
-        self._write(file, result_line(ended, self._app))
+        self._write(file, result_line(ended, self._app, int(time.time())))
         self.num_answered += ended.error is None
         self.num_failed += ended.error is not None
 
@@ -88,8 +89,8 @@ def _opened(path: Path) -> TextIO:
         raise ConfigError(f"{path}: {error.strerror}") from error
 
 
-def result_line(ended: CallEnded, app: Application) -> dict[str, Any]:
-    """Return the line of a request that has ended."""
+def result_line(ended: CallEnded, app: Application, created_s: int) -> dict[str, Any]:
+    """Return the line of a request that has ended, by the time `created_s`, in seconds since the epoch."""
     if isinstance(ended.error, LineFailed):
         return _line(ended.id, _response(ended.error.whole), None)
     if ended.outputs is not None:
@@ -101,7 +102,7 @@ def result_line(ended: CallEnded, app: Application) -> dict[str, Any]:
         whole = _whole(ended)
         if whole is not None:
             return _line(ended.id, _response(whole), None)
-        response = {"status_code": 200, "request_id": ended.id, "body": _body(ended, app)}
+        response = {"status_code": 200, "request_id": ended.id, "body": _body(ended, app, created_s)}
         return _line(ended.id, response, None)
     line = _line(ended.id, None, _error(ended.error))
     return {**line, "answers": _answers(ended, app)} if ended.answers else line
@@ -125,7 +126,7 @@ def _error(error: StrettoError) -> dict[str, Any]:
     return {"code": type(error).__name__, "message": str(error)}
 
 
-def _body(ended: CallEnded, app: Application) -> dict[str, Any]:
+def _body(ended: CallEnded, app: Application, created_s: int) -> dict[str, Any]:
     if ended.kind.api is None:
         return {"answers": _answers(ended, app)}
     (node,) = ended.answers
@@ -139,7 +140,9 @@ def _body(ended: CallEnded, app: Application) -> dict[str, Any]:
         num_prompt += one.num_prompt
         num_output += one.num_output
     counts = TokenCounts(num_prompt, num_output)
-    answer = WireAnswer(id=ended.id, model=ended.kind.model, choices=tuple(choices), counts=counts)
+    answer = WireAnswer(
+        id=ended.id, model=ended.kind.model, created_s=created_s, choices=tuple(choices), counts=counts
+    )
     return whole_json(ended.kind.api, answer)
 
 

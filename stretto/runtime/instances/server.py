@@ -7,7 +7,7 @@ import random
 from collections.abc import Coroutine, Sequence
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad, KVReport, LoadReport
+from stretto.cluster.messages import KVReport
 from stretto.cluster.probe_times import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.engines.contract import AsyncLLM
 from stretto.model.errors import BadReply, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
@@ -117,9 +117,8 @@ class ServerInstance:
         except raised() as error:
             self._post(died(self._job, error))
 
-    def _report(self, report: Sequence[KVEvent] | InstanceLoad) -> None:
-        kind = LoadReport if isinstance(report, InstanceLoad) else KVReport
-        self._post(kind(self._job.engine, self._job.instance, report))  # type: ignore[arg-type]
+    def _report(self, events: Sequence[KVEvent]) -> None:
+        self._post(KVReport(self._job.engine, self._job.instance, events))
 
     async def _generate(self, engine: AsyncLLM, task: LLMTask, rank: tuple[float, ...]) -> None:
         has_ended = False

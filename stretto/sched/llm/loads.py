@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.loading import loading_shares
-from stretto.cluster.messages import InstanceId, KVReport, LoadReport
+from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import (
     Dispatched,
     Ended,
@@ -120,17 +120,11 @@ class InstanceLoads:
         keys = self._keys.of(request.prompts[0], request.record.tenant).values()
         return max((key.block_tokens * reported.longest(key.blocks) for key in keys), default=None)
 
-    def observe(self, report: KVReport | LoadReport) -> None:
-        """Pass an instance's report of changes of its prefix cache, or of its load, on to the placement
-        policy.
-        """
-        view = self.table.get(report.instance)
-        if view is None:
-            return
-        if isinstance(report, LoadReport):
-            view.reported = report.load
-        self.policy.tell(report)
-        self.table.changed(report.instance)
+    def observe(self, report: KVReport) -> None:
+        """Pass an instance's report of changes of its prefix cache on to the placement policy."""
+        if self.table.get(report.instance) is not None:
+            self.policy.tell(report)
+            self.table.changed(report.instance)
 
     def of(self, instance: InstanceId) -> dict[int, Running]:
         """Return the requests that were sent to an instance and have not ended, by task id."""

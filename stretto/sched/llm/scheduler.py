@@ -14,7 +14,7 @@ from collections.abc import Mapping, Set
 from contextlib import suppress
 from itertools import count
 
-from stretto.cluster.messages import DrainHow, InstanceId, KVReport, LoadReport
+from stretto.cluster.messages import DrainHow, InstanceId, KVReport
 from stretto.cluster.placement import Placement
 from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.tokens import num_tokens
@@ -197,8 +197,8 @@ class LLMScheduler:
         self.instances.stopped(instance, now_s)
         return reports
 
-    def observe(self, report: KVReport | LoadReport) -> None:
-        """Pass an instance's report of its prefix cache or its load on to the placement policy."""
+    def observe(self, report: KVReport) -> None:
+        """Pass an instance's report of its prefix cache on to the placement policy."""
         self._loads.observe(report)
 
     def expire(self, now_s: float) -> tuple[list[Report], list[Action]]:

@@ -16,7 +16,7 @@ The requests of a session are no programs: sessions live long, for several calle
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Set
 
 from stretto.costs.learned_work import LearnedWork
@@ -67,6 +67,8 @@ class ProgramAccount:
         self._unit_s = unit_s
         self._output_s = output_s
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
+        self._num_open: Counter[tuple[str, bool]] = Counter()
+        """Number of open queries, by kind and whether their programs may make several."""
         self._of_query: dict[str, ProgramKey] = {}  # of programs of several queries
         self._silent = SilentPrograms()
 
@@ -113,8 +115,11 @@ class ProgramAccount:
     def corrected(self, request: StepRequest) -> float | None:
         """Correct what a request of one item that waits is expected to take by what caches hold of its prompt
         now. Return the share of the prompt that they do not; None if nothing has changed or is known.
+
+        Nothing is corrected unless programs of several queries are served beside others. Of programs that
+        are alike, those whose prefix is evicted would only wait for all the others.
         """
-        if self.num_held is None or request.hi > request.lo + 1:
+        if self.num_held is None or request.hi > request.lo + 1 or not self._are_mixed:
             return None
         num_held = self.num_held(request)
         found = None if num_held is None else self._find(request)
@@ -187,6 +192,7 @@ class ProgramAccount:
         found = None if program is None else program.queries.pop(query, None)
         if program is None or found is None:
             return
+        self._close_query(program)
         program.heard_s = max(program.heard_s, found.heard_s)
         if not found.open:
             self._learn(program, found)
@@ -257,6 +263,10 @@ class ProgramAccount:
     def check_invariants(self) -> None:
         """Check that sums of open work agree and that all tables keep within their limits. For tests."""
         assert len(self._programs) <= _MAX_PROGRAMS
+        programs = self._programs.values()
+        assert self._num_open == Counter(
+            (one.kind, one.is_open_ended) for one in programs for _ in one.queries
+        )
         for name, program in self._programs.items():
             assert program.name == name
             assert program.queries or program.is_open_ended
@@ -292,6 +302,7 @@ class ProgramAccount:
 
     def _begin(self, program: Program, query: str) -> AskedQuery:
         """Note that a program makes another query."""
+        self._num_open[program.kind, program.is_open_ended] += 1
         if program.is_open_ended:
             self._of_query[query] = program.name
             if program.counts_as_ended:
@@ -299,6 +310,17 @@ class ProgramAccount:
                 program.counts_as_ended = False
             program.num_queries += 1
         return AskedQuery(program.num_queries)
+
+    def _close_query(self, program: Program) -> None:
+        what = program.kind, program.is_open_ended
+        self._num_open[what] -= 1
+        if not self._num_open[what]:
+            del self._num_open[what]
+
+    @property
+    def _are_mixed(self) -> bool:
+        """Whether programs of several queries are served beside others."""
+        return len(self._num_open) > 1 and any(are_several for _, are_several in self._num_open)
 
     def _judge(self, kind: str, now_s: float) -> None:
         """Learn how programs of a kind have gone on."""
@@ -374,6 +396,7 @@ class ProgramAccount:
         del self._programs[program.name]
         for query in program.queries:
             self._of_query.pop(query, None)
+            self._close_query(program)
 
 
 def _close(query: AskedQuery, node: int, lo: int) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.messages import InstanceLoad
 from stretto.engines.openai_server.config import NO_LIMIT, OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.server import OpenAIServer
@@ -110,7 +109,7 @@ class PooledLLM:
         """Return an empty tuple: servers send text."""
         return ()
 
-    async def watch(self, report: Callable[[Sequence[KVEvent] | InstanceLoad], None]) -> None:
+    async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
         """Report nothing: the router follows its workers."""
         await asyncio.Event().wait()
 
