@@ -98,7 +98,11 @@ def text_attribute(key: bytes, value: str) -> bytes:
 
 
 def number_attribute(key: bytes, value: float) -> bytes:
-    """Return an attribute of a span that is a number."""
+    """Return an attribute of a span that is a number; `key` is short."""
+    if type(value) is int and 0 <= value < 16384:
+        if value < 128:
+            return b"\x4a%c%b\x12\x02\x18%c" % (len(key) + 4, key, value)
+        return b"\x4a%c%b\x12\x03\x18%c%c" % (len(key) + 5, key, value & 127 | 128, value >> 7)
     return _field(b"\x4a", key + _value(value))
 
 

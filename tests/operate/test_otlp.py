@@ -118,13 +118,25 @@ ATTRIBUTES = st.dictionaries(TEXT, TEXT | NUMBER | st.floats(allow_nan=False) | 
 def test_the_protocols_package_reads_what_is_written(own: dict[str, Any], error: str, parent_id: int) -> None:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from stretto.operate.otlp import SpanRecord, attributes_of, key_of, text_attribute, write_spans
+    from stretto.operate.otlp import (
+        SpanRecord,
+        attributes_of,
+        key_of,
+        number_attribute,
+        text_attribute,
+        write_spans,
+    )
 
     written = b"".join(
         text_attribute(key_of(name), value) if isinstance(value, str) else attributes_of({name: value})
         for name, value in own.items()
     )
     assert written == attributes_of(own)
+    numbers = [one for one in own.values() if type(one) in (int, float)]
+    assert all(
+        number_attribute(key_of("n"), one) == attributes_of({"n": one})
+        for one in (*numbers, 0, 127, 128, 16383)
+    )
     record = SpanRecord("a span", "client", 2**127, 2**63, parent_id, 1.5, 2.0, written, error)
     data = write_spans([record, record], epoch_ns=10**18)
     (one,) = ExportTraceServiceRequest.FromString(data).resource_spans
