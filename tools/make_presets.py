@@ -19,6 +19,7 @@ import numpy as np
 import stretto.costs
 from benchmarks.costs.start_times import fit_loading
 from benchmarks.costs.step_profiles import A100_80G, VLLM_03, load_models, load_profiles
+from benchmarks.costs.step_sample import sample_steps
 from stretto.costs.fit import fit_shared_costs, fit_step_cost, mask
 from stretto.costs.largest_sum import fit_largest
 from stretto.costs.nnls import Floats
@@ -26,7 +27,6 @@ from stretto.costs.output_lengths import output_lengths
 from stretto.costs.shape import Hardware, LLMModel, StepShape
 from stretto.costs.step_features import StepFeatures
 from stretto.costs.step_terms import KV, NUMBERS, PREFILL_ATTENTION
-from stretto.costs.steps_file import sample_steps
 
 _SHARE = 0.2
 _EARLIER_MATRIX = ("weights", "matrix_128", "matrix_256", "activations")

@@ -19,7 +19,7 @@ from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.running_task import RunningTask
 from stretto.engines.transformer.text_stream import TextStream
-from stretto.engines.transformer.token_choice import Chosen, TokenChoice
+from stretto.engines.transformer.token_choice import TokenChoice
 from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence
 from stretto.model.tasks import Decode, LLMTask
@@ -74,13 +74,13 @@ class ScriptedTransformer(TransformerLLM):
         self._script = Script(self.tokenizer)
         self._told: dict[int, list[int]] = {}
 
-    def _choice_of(self, sequence: TokenSequence, chosen: list[Chosen]) -> TokenChoice | None:
+    def _choice_of(self, sequence: TokenSequence) -> TokenChoice | None:
         task = self._by_sequence[sequence.id].task
         decode = task.decode
         assert decode is not None
         if task.id not in self._told:
             self._told[task.id] = self._script.tokens(task, decode)
-        prompt, generated = sequence.tokens[: sequence.num_prompt_tokens], len(sequence.tokens) + len(chosen)
+        prompt, generated = sequence.tokens[: sequence.num_prompt_tokens], len(sequence.tokens)
         allowed_V = torch.zeros(self.runner.config.vocabulary, dtype=torch.bool)  # noqa: N806
         allowed_V[self._told[task.id][generated - len(prompt)]] = True
         return TokenChoice(decode, prompt, [], frozenset(), allowed_V)
