@@ -26,13 +26,12 @@ from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInst
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment, Engine, Replica
-from stretto.model.errors import ConfigError, EngineUnavailable
-from stretto.model.tasks import Done, Failed, LLMTask, Objective
+from stretto.model.errors import ConfigError
+from stretto.model.tasks import LLMTask, Objective
 from stretto.sched.messages import (
     Action,
     AddInstance,
     Admit,
-    BatchDone,
     BatchFailed,
     Cancel,
     CancelTask,
@@ -41,8 +40,6 @@ from stretto.sched.messages import (
     Event,
     InstanceReady,
     InstanceStopped,
-    InstanceSuspected,
-    LLMReport,
     Release,
     Reply,
     Reprioritise,
@@ -57,10 +54,9 @@ from stretto.sched.messages import (
 from stretto.sched.observer import Observer, Observers, StepsDone
 from stretto.sched.system import ExpandWith, System
 from stretto.sched.vocabulary import Vocabulary
-from stretto.sim.faults import FaultPlan, FaultyReports, LostMessages
 from stretto.sim.instances import InstanceKey, ModelOf, SimulatedInstances, failed_task
 from stretto.sim.llm_instance import LLMInstance
-from stretto.sim.outages import Outages
+from stretto.sim.no_faults import NoFaults
 from stretto.sim.virtual_time import VirtualTime
 from stretto.trace.recorder import Recorder
 
@@ -84,7 +80,7 @@ class VirtualDriver(VirtualTime):
             the replica to its model.
         batch_costs: functions from a batch to its seconds, for batch engines whose profile does not tell
             enough.
-        faults: faults of the run, such as deaths of instances, and when they happen.
+        faults: makes what goes wrong in the run, such as deaths of instances.
         keeps: whether `recorder`, `actions` and `streamed` remember the whole run. Without it, only the
             replies take more memory as the run goes on.
         observers: objects that are told of everything as it happens.
@@ -105,7 +101,7 @@ class VirtualDriver(VirtualTime):
         check: bool = False,
         models: Mapping[str, ModelOf] | None = None,
         batch_costs: Mapping[str, BatchCost] | None = None,
-        faults: FaultPlan | None = None,
+        faults: Callable[[VirtualDriver], NoFaults] = NoFaults,
         keeps: bool = True,
         observers: Iterable[Observer] = (),
         vocabulary: Vocabulary = DEFAULT,
@@ -128,10 +124,6 @@ class VirtualDriver(VirtualTime):
         self.actions: list[tuple[float, Action]] = []
         self.num_events = 0
         self._batch_costs = batch_costs or {}
-        self._faults = faults or FaultPlan()
-        self._is_faulty = self._faults != FaultPlan()
-        self._lost = LostMessages(self._faults.lost_messages)
-        self._reports = FaultyReports(self._faults)
         self._keeps = keeps
         self._on_reply = on_reply
         self._on_settled = on_settled
@@ -140,13 +132,9 @@ class VirtualDriver(VirtualTime):
         self._check = check
         self._num_wakes = 0
         self._back_s: dict[InstanceKey, float] = {}
-        self._refusing: set[InstanceKey] = set()
-        self._outages = Outages(self._faults, self, self.instances)
+        self._faults = faults(self)
         self._start_all(given)
-        for death in self._faults.deaths:
-            self.lose(death.engine, death.instance, death.at_s, back_s=death.back_s)
-        for query, at_s in self._faults.cancels:
-            self.cancel(query, at_s)
+        self._faults.begin()
 
     def submit(
         self,
@@ -229,9 +217,7 @@ class VirtualDriver(VirtualTime):
 
     def _run(self) -> None:
         while events := self.next_events():
-            if self._is_faulty:
-                events = [event for event in events if not self._lost.takes(event)]
-            for action in self._actions_of(events):
+            for action in self._actions_of(self._faults.arriving(events)):
                 self._carry_out(action)
             if self._check:
                 self.system.check_invariants()
@@ -243,12 +229,6 @@ class VirtualDriver(VirtualTime):
         if is_observed:
             for event in events:
                 self.observers.on_event(event, self.now_s)
-        if self._faults.outages:
-            for event in events:
-                if isinstance(event, BatchDone) or (
-                    isinstance(event, LLMReport) and isinstance(event.event, Done)
-                ):
-                    self._outages.worked((event.engine, event.instance))
         for action in self.system.handle(events, self.now_s):
             if is_observed:
                 self.observers.on_action(action, self.now_s)
@@ -267,24 +247,19 @@ class VirtualDriver(VirtualTime):
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
         """Return the factor by which faults slow an instance down at time `at_s`; 1 without faults."""
-        if not self._is_faulty:
-            return 1.0
-        return self._faults.slowness(engine, self.instances.slots[engine, instance], at_s)
+        return self._faults.slowness((engine, instance), at_s)
 
     def may_be_slow(self, engine: str, instance: int) -> bool:
         """Return whether the run's faults ever slow this instance down."""
-        slot = engine, self.instances.slots[engine, instance]
-        return any((slow.engine, slow.instance) == slot for slow in self._faults.slow)
+        return self._faults.may_be_slow((engine, instance))
 
     def on_steps(self, steps: StepsDone) -> None:
         """Pass completed steps of an LLM instance on to the observers of the run."""
         self.observers.on_steps(steps)
 
     def on_kv(self, engine: str, instance: int, events: Sequence[KVEvent]) -> None:
-        """Report changes of an instance's prefix cache to observers and schedulers, after the delay that the
-        faults of the run prescribe, and as often as they say.
-
-        A dead instance reports nothing.
+        """Report changes of an instance's prefix cache to observers and schedulers. A dead instance reports
+        nothing.
         """
         report = KVReport(engine, instance, tuple(events))
 
@@ -294,8 +269,8 @@ class VirtualDriver(VirtualTime):
             self.observers.on_kv(engine, instance, report.events, self.now_s)
             return (report,)
 
-        for _ in range(self._reports.num_copies(engine)):
-            self.at(self.now_s + self._faults.kv_delay_s, arrive)
+        for delay_s in self._faults.report_delays_s(engine):
+            self.at(self.now_s + delay_s, arrive)
 
     def _post(self, at_s: float, event: Event) -> None:
         self.at(at_s, lambda: (event,))
@@ -341,7 +316,7 @@ class VirtualDriver(VirtualTime):
                 if (engine, instance) in self.instances.llms:  # it may have been stopped at this instant
                     self.instances.llms[engine, instance].reprioritise(task_id, rank)
             case CancelTask(engine, instance, task_id):
-                self._outages.forget((engine, instance), task_id)
+                self._faults.forget((engine, instance), task_id)
                 if (engine, instance) in self.instances.llms:
                     self.instances.llms[engine, instance].cancel(task_id)
             case StartInstance():
@@ -368,27 +343,10 @@ class VirtualDriver(VirtualTime):
                 self._on_reply(action)
 
     def _admit(self, key: InstanceKey, task: LLMTask, rank: tuple[float, ...]) -> None:
-        """Hand a task to an LLM instance, or let the instance refuse it if the faults say so.
-
-        The first refusal announces the end of the period, when the instance says that it is ready again.
-        """
+        """Hand a task to an LLM instance, unless a fault of the run lets it fail."""
         report = partial(failed_task, key, task.id)
-        if self._outages.refuses(key, task.id, report, others_serve=task.others_serve):
-            return
-        answers_s = self._faults.refuses_until_s(key[0], self.instances.slots[key], self.now_s)
-        if answers_s <= self.now_s:
+        if not self._faults.refuses(key, task.id, report, others_serve=task.others_serve):
             self.instances.llms[key].admit(task, rank)
-            return
-        error = EngineUnavailable(f"{key[0]}/{key[1]} refuses tasks")
-        refused = InstanceSuspected(*key, error.message), LLMReport(*key, Failed(task.id, error))
-        self.at(self.now_s, lambda: refused if key in self.instances.replicas else _NO_EVENTS)
-        if key not in self._refusing:
-            self._refusing.add(key)
-            self.at(answers_s, lambda: self._answer_again(key))
-
-    def _answer_again(self, key: InstanceKey) -> Sequence[Event]:
-        self._refusing.discard(key)
-        return (InstanceReady(*key),) if key in self.instances.replicas else _NO_EVENTS
 
     def _wake_at(self, time_s: float) -> None:
         """Set the one alarm, in place of the earlier one: the schedulers set it again when they wake."""
@@ -402,7 +360,7 @@ class VirtualDriver(VirtualTime):
         key = action.engine, action.instance
         report = partial(BatchFailed, *key, action.batch)
         others_serve = any(task.others_serve for task in action.tasks)
-        if self._outages.refuses(key, action.batch, report, others_serve=others_serve):
+        if self._faults.refuses(key, action.batch, report, others_serve=others_serve):
             return
         answer = self.instances.run_batch(action)
         cost = self._batch_costs.get(action.engine)

@@ -151,7 +151,8 @@ def answers(
             yield answer
     changed = answer.best or (usable[0] if usable else None)
     if with_variants and changed is not None:
-        for variant in variants_of(changed.fleet):
+        has_sessions = study.traffic.requests_per_job > 1
+        for variant in variants_of(changed.fleet, has_sessions=has_sessions):
             answer = replace(answer, what_ifs=(*answer.what_ifs, _what_if(study, changed, variant)))
             yield answer
 

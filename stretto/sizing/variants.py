@@ -31,13 +31,19 @@ class Variant:
     reason: str = ""
 
 
-def variants_of(fleet: Fleet) -> Iterator[Variant]:
-    """Yield the changes, one after the other."""
+def variants_of(fleet: Fleet, *, has_sessions: bool = True) -> Iterator[Variant]:
+    """Yield the changes, one after the other.
+
+    Args:
+        has_sessions: whether some jobs have several requests. Only between these anything is held back.
+    """
     (server, number), *others = fleet.servers
     yield Variant(f"one more {server.label}", replace(fleet, servers=((server, number + 1), *others)))
     if fleet.num_servers > 1:
         yield Variant("without placement by prefixes", replace(fleet, placement=UNAWARE))
-    yield Variant("without holding sessions back by KV room", replace(fleet, holds_programs=False))
+    unheld = replace(fleet, holds_programs=False) if has_sessions else None
+    reason = "" if has_sessions else "nothing is held: each job has one request"
+    yield Variant("without holding sessions back by KV room", unheld, reason)
     name = "weights in 8 bits"
     lighter = [(_with_light_weights(one), count) for one, count in fleet.servers]
     servers = tuple((one, count) for one, count in lighter if one is not None)

@@ -15,7 +15,9 @@ from typing import get_args
 
 import pytest
 from support.failing_servers import CallWatch
+from support.faults import Death, FaultPlan, Slowness
 from support.fleets import FleetWatch
+from support.outages import Outage, OutageKind
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.cluster.placements.table import PLACEMENTS
@@ -31,7 +33,6 @@ from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask
 from stretto.sched.messages import Submit
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan, Outage, OutageKind, Slowness
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from support.faults import Death, FaultPlan, Refusal, Slowness
 from support.fleets import FleetWatch
+from support.outages import Outage
 from support.random_faults import draw_faults
 from support.run_log import RunLog
 
@@ -41,7 +43,6 @@ from stretto.sched.messages import (
 from stretto.sched.observer import Observer, StepsDone
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan, Outage, Refusal, Slowness
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output

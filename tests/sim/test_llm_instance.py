@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from support.faults import Death, FaultPlan, Slowness
 from support.machines import compiled
 from support.run_log import RunLog
 from support.simulated_llm import GRAPHS, HEAD, ITEMS, PROFILE, TEXT, model
@@ -21,7 +22,6 @@ from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask
 from stretto.sched.messages import Reprioritise
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.synthetic_output import drawn_lengths, filler, filler_output
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+from support.faults import Death, FaultPlan
 from support.fleets import FleetWatch
 from support.random_faults import draw_faults
 
@@ -44,7 +45,6 @@ from stretto.model.tasks import Objective
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler, filler_output, lengths_by_query

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from support.faults import FaultPlan
 from support.random_faults import draw_faults
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
@@ -25,7 +26,6 @@ from stretto.model.tasks import Decode, LLMTask, Objective
 from stretto.sched.messages import Admit, EndProgram, Event, Reply, Submit
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import FaultPlan
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import chars, filler_output

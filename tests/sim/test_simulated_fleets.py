@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from support.early_placement import SoonestStart
+from support.faults import FaultPlan
 from support.fleets import FleetWatch
 from support.machines import compiled
 
@@ -32,7 +33,6 @@ from stretto.sched.observer import Observer
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Order, OrderConfig
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import FaultPlan
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.simulated_model import preset_models
 from stretto.sim.step_times import ProfileCost

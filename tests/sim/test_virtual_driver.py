@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from support.faults import Death, FaultPlan, Refusal
 from support.fleets import FleetWatch
 from support.machines import compiled
 
@@ -24,7 +25,6 @@ from stretto.model.tasks import LLMTask, Task
 from stretto.model.values import KV, Segment
 from stretto.sched.messages import Admit, Release, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import Death, FaultPlan, Refusal
 from stretto.sim.profiled_llm import ProfiledLLM
 
 EMBED = "graph g(%xs: list[text])\n%v = embed(each %xs) : list[vector] @e\nreturn %v"

@@ -28,9 +28,10 @@ from stretto.sizing.study import Study
 from stretto.sizing.traffic import Traffic, traffic_of
 from stretto.sizing.trial import Fleet, Outcome, run
 from stretto.sizing.variants import variants_of
-from stretto.trace.agents.requests import AgentRequest, SizedPrompt
+from stretto.trace.agents.requests import AgentRequest, SizedPrompt, checked_trace
 from stretto.trace.lines import TraceError
 
+SLO = parse_objectives("p95 first_token 2s")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
 (SERVER,) = parse_servers("A100", "Llama-2-7b-hf")
 
@@ -188,6 +189,8 @@ def test_changes_of_a_fleet_say_what_cannot_be_known() -> None:
     alone, two = (list(variants_of(Fleet(((SERVER, number),)))) for number in (1, 2))
     assert len(two) == len(alone) + 1
     assert alone[0].fleet == Fleet(((SERVER, 2),))
+    (single,) = (one for one in variants_of(Fleet(((SERVER, 1),)), has_sessions=False) if one.fleet is None)
+    assert single.reason == "nothing is held: each job has one request"
     opaque = Fleet(((replace(SERVER, cost=ProfileCost(Profile(1.0))), 1),))
     (unknown,) = (one for one in variants_of(opaque) if one.fleet is None)
     assert unknown.name == "weights in 8 bits"
@@ -277,6 +280,23 @@ def test_azure_requests_are_jobs_of_one_request(tmp_path: Path) -> None:
 def test_requests_of_a_trace_go_to_other_processes() -> None:
     request = AgentRequest(id="a", line=1, prompt=SizedPrompt(5))
     assert pickle.loads(pickle.dumps(request)) == request
+
+
+@pytest.mark.long
+def test_nothing_is_held_between_jobs_of_one_request() -> None:
+    arrivals = (one * 0.11 % 40 for one in range(400))
+    requests = (
+        AgentRequest(str(n), n, SizedPrompt(900 + 37 * n % 2000), at_s, output_tokens=20 + n % 50)
+        for n, at_s in enumerate(arrivals)
+    )
+    alone = traffic_of(checked_trace(Path("made up"), requests))
+    for number in (1, 2):
+        fleet = Fleet(((SERVER, number),))
+        held, free = (
+            run(replace(fleet, holds_programs=holds), alone, Load("per_s", 7 * number), SLO, 0, 300)
+            for holds in (True, False)
+        )
+        assert held == free
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from functools import cache
 from statistics import mean
 
 import pytest
+from support.faults import FaultPlan, Slowness
 from support.machines import compiled
 from support.runtime_engines import Log, Server
 from support.virtual_loop import in_virtual_time
@@ -49,7 +50,6 @@ from stretto.sched.messages import Action, Admit, Reply
 from stretto.sched.observer import Observer
 from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver
-from stretto.sim.faults import FaultPlan, Slowness
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler, filler_output
@@ -190,6 +190,7 @@ SCHEDULER = SchedulerConfig(
 )
 MODEL = SimulatedModel(SCHEDULER, ProfileCost(PROFILE), filler_output(as_max_tokens), keeps_released=True)
 PREFIX_TOKENS, QUESTION_TOKENS = 600, 40
+NO_FAULTS = FaultPlan()
 
 
 def simulated(
@@ -197,7 +198,7 @@ def simulated(
     *,
     vocabulary: Vocabulary = ALL,
     model: SimulatedModel = MODEL,
-    faults: FaultPlan | None = None,
+    faults: FaultPlan = NO_FAULTS,
     check: bool = True,
 ) -> tuple[VirtualDriver, Admitted]:
     """Four equal instances that run eight sequences each."""

@@ -6,7 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from stretto.sim.faults import Death, FaultPlan, Outage, OutageKind, Refusal, Slowness
+from support.faults import Death, FaultPlan, Refusal, Slowness
+from support.outages import Outage, OutageKind
 
 _MOST_FAULTS = 12
 

@@ -1,16 +1,25 @@
-"""Faults of a simulated run, decided beforehand: plain data."""
+"""Faults of a simulated run, decided beforehand: plain data, and what lets them happen."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
 
-from stretto.model.errors import ConfigError
-from stretto.sched.messages import BatchDone, BatchFailed, Event, LLMReport
-
-OutageKind: TypeAlias = Literal["refused", "reset", "silent", "error", "overloaded", "wrong"]
+from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
+from stretto.model.tasks import Done
+from stretto.sched.messages import (
+    BatchDone,
+    BatchFailed,
+    Event,
+    InstanceReady,
+    InstanceSuspected,
+    LLMReport,
+)
+from stretto.sim.driver import VirtualDriver
+from stretto.sim.instances import InstanceKey
+from stretto.sim.no_faults import NoFaults
+from support.outages import Outage, Outages, check_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,7 @@ class Death:
     back_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_times(self, self.at_s, self.back_s or 0.0)
+        check_times(self, self.at_s, self.back_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,7 @@ class Slowness:
     factor: float
 
     def __post_init__(self) -> None:
-        _check_times(self, self.from_s, self.until_s)
+        check_times(self, self.from_s, self.until_s)
         if not 0 < self.factor < math.inf:
             raise ConfigError(f"a factor is positive and finite: {self}")
 
@@ -60,38 +69,7 @@ class Refusal:
     until_s: float
 
     def __post_init__(self) -> None:
-        _check_times(self, self.from_s, self.until_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """A planned fault: a period in which the server of an instance fails, though the instance itself lives.
-
-    What fails makes the instance suspect, until a health check succeeds.
-
-    Attributes:
-        kind: how it fails. "refused": it takes no connection. "reset": it closes connections. "silent": it
-            answers nothing. "error": it answers with an internal error. "overloaded": it refuses new
-            requests, as too many. "wrong": it answers new requests as no server of its API does, or as one
-            that has another model. In all but the last two, what runs there when the period begins fails too.
-        silence_s: seconds after which a silent request is given up.
-        rest_s: seconds for which an overloaded server asks to be left alone.
-        is_healthy: whether health checks succeed all the while.
-    """
-
-    engine: str
-    instance: int
-    from_s: float
-    until_s: float
-    kind: OutageKind
-    silence_s: float = 1.0
-    rest_s: float = 0.0
-    is_healthy: bool = False
-
-    def __post_init__(self) -> None:
-        _check_times(self, self.from_s, self.until_s, self.silence_s, self.rest_s)
-        if self.kind not in get_args(OutageKind):
-            raise ConfigError(f"an outage is one of {', '.join(get_args(OutageKind))}; got {self.kind!r}")
+        check_times(self, self.from_s, self.until_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +102,7 @@ class FaultPlan:
     outages: tuple[Outage, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_times(self, self.kv_delay_s, *(at_s for _, at_s in self.cancels))
+        check_times(self, self.kv_delay_s, *(at_s for _, at_s in self.cancels))
 
     def slowness(self, engine: str, instance: int, at_s: float) -> float:
         """Return the factor by which an instance is slower than usual at the time `at_s`; 1 outside slow
@@ -142,6 +120,10 @@ class FaultPlan:
             if (refusal.engine, refusal.instance) == (engine, instance) and refusal.from_s <= at_s:
                 at_s = max(at_s, refusal.until_s)
         return at_s
+
+    def __call__(self, driver: VirtualDriver) -> PlannedFaults:
+        """Return what lets these faults happen in the run of a driver."""
+        return PlannedFaults(self, driver)
 
 
 class LostMessages:
@@ -185,6 +167,74 @@ class FaultyReports:
         return 2 if number in self._faults.doubled_kv.get(engine, ()) else 1
 
 
-def _check_times(fault: object, *times_s: float) -> None:
-    if not all(0 <= time_s < math.inf for time_s in times_s):
-        raise ConfigError(f"a fault has finite times, and none is negative: {fault}")
+class PlannedFaults(NoFaults):
+    """The faults of a plan, as they happen in the run of a driver."""
+
+    def __init__(self, plan: FaultPlan, driver: VirtualDriver) -> None:
+        self._plan = plan
+        self._driver = driver
+        self._lost = LostMessages(plan.lost_messages)
+        self._reports = FaultyReports(plan)
+        self._refusing: set[InstanceKey] = set()
+        self._outages = Outages(plan.outages, driver, driver.instances)
+
+    def begin(self) -> None:
+        """Plan deaths and cancelled queries."""
+        for death in self._plan.deaths:
+            self._driver.lose(death.engine, death.instance, death.at_s, back_s=death.back_s)
+        for query, at_s in self._plan.cancels:
+            self._driver.cancel(query, at_s)
+
+    def arriving(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Return the events that are not lost."""
+        kept = [event for event in events if not self._lost.takes(event)]
+        for event in kept:
+            if isinstance(event, BatchDone) or (
+                isinstance(event, LLMReport) and isinstance(event.event, Done)
+            ):
+                self._outages.worked((event.engine, event.instance))
+        return kept
+
+    def slowness(self, key: InstanceKey, at_s: float) -> float:
+        """Return the factor by which an instance is slower than usual."""
+        return self._plan.slowness(key[0], self._driver.instances.slots[key], at_s)
+
+    def may_be_slow(self, key: InstanceKey) -> bool:
+        """Return whether a slow period of an instance is planned."""
+        slot = key[0], self._driver.instances.slots[key]
+        return any((slow.engine, slow.instance) == slot for slow in self._plan.slow)
+
+    def report_delays_s(self, engine: str) -> Sequence[float]:
+        """Return the delay of each copy of the next report of a prefix cache."""
+        return (self._plan.kv_delay_s,) * self._reports.num_copies(engine)
+
+    def refuses(
+        self, key: InstanceKey, work: int, report: Callable[[EngineFailure], Event], *, others_serve: bool
+    ) -> bool:
+        """Return whether new work fails at an instance now, by an outage or a refusal of an LLM.
+
+        The first refusal announces the end of the period, when the instance says that it is ready again.
+        """
+        if self._outages.refuses(key, work, report, others_serve=others_serve):
+            return True
+        driver = self._driver
+        if key not in driver.instances.llms:
+            return False
+        answers_s = self._plan.refuses_until_s(key[0], driver.instances.slots[key], driver.now_s)
+        if answers_s <= driver.now_s:
+            return False
+        error = EngineUnavailable(f"{key[0]}/{key[1]} refuses tasks")
+        refused = InstanceSuspected(*key, error.message), report(error)
+        driver.at(driver.now_s, lambda: refused if key in driver.instances.replicas else ())
+        if key not in self._refusing:
+            self._refusing.add(key)
+            driver.at(answers_s, lambda: self._answer_again(key))
+        return True
+
+    def forget(self, key: InstanceKey, work: int) -> None:
+        """Report no failure of work that was given up."""
+        self._outages.forget(key, work)
+
+    def _answer_again(self, key: InstanceKey) -> Sequence[Event]:
+        self._refusing.discard(key)
+        return (InstanceReady(*key),) if key in self._driver.instances.replicas else ()

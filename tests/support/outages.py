@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from stretto.cluster.probe_times import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.model.errors import (
     BadServer,
+    ConfigError,
     EngineBusy,
     EngineFailure,
     EngineTimeout,
@@ -14,11 +18,49 @@ from stretto.model.errors import (
     EngineUnreachable,
 )
 from stretto.sched.messages import Event, InstanceReady, InstanceSuspected
-from stretto.sim.faults import FaultPlan, Outage
 from stretto.sim.instances import InstanceKey, SimulatedInstances
 from stretto.sim.virtual_time import VirtualTime
 
 _NO_EVENTS: Sequence[Event] = ()
+
+
+OutageKind: TypeAlias = Literal["refused", "reset", "silent", "error", "overloaded", "wrong"]
+
+
+def check_times(fault: object, *times_s: float) -> None:
+    if not all(0 <= time_s < math.inf for time_s in times_s):
+        raise ConfigError(f"a fault has finite times, and none is negative: {fault}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A planned fault: a period in which the server of an instance fails, though the instance itself lives.
+
+    What fails makes the instance suspect, until a health check succeeds.
+
+    Attributes:
+        kind: how it fails. "refused": it takes no connection. "reset": it closes connections. "silent": it
+            answers nothing. "error": it answers with an internal error. "overloaded": it refuses new
+            requests, as too many. "wrong": it answers new requests as no server of its API does, or as one
+            that has another model. In all but the last two, what runs there when the period begins fails too.
+        silence_s: seconds after which a silent request is given up.
+        rest_s: seconds for which an overloaded server asks to be left alone.
+        is_healthy: whether health checks succeed all the while.
+    """
+
+    engine: str
+    instance: int
+    from_s: float
+    until_s: float
+    kind: OutageKind
+    silence_s: float = 1.0
+    rest_s: float = 0.0
+    is_healthy: bool = False
+
+    def __post_init__(self) -> None:
+        check_times(self, self.from_s, self.until_s, self.silence_s, self.rest_s)
+        if self.kind not in get_args(OutageKind):
+            raise ConfigError(f"an outage is one of {', '.join(get_args(OutageKind))}; got {self.kind!r}")
 
 
 class Outages:
@@ -28,8 +70,8 @@ class Outages:
     less often, whether it answers.
     """
 
-    def __init__(self, faults: FaultPlan, time: VirtualTime, instances: SimulatedInstances) -> None:
-        self._outages = faults.outages
+    def __init__(self, outages: Sequence[Outage], time: VirtualTime, instances: SimulatedInstances) -> None:
+        self._outages = outages
         self._time = time
         self._instances = instances
         self._failing: set[tuple[InstanceKey, int]] = set()
