@@ -271,17 +271,17 @@ def outputs(folder: Path) -> dict[str, object]:
     return {line["custom_id"]: line["response"]["body"]["outputs"] for line in lines}
 
 
-@P.semantic_function(engine="small", max_tokens=60)
+@P.SemanticFunction(engine="small", max_tokens=60)
 def first_draft(question: P.SemanticVariable) -> None:
     """Answer {{question}} briefly. {{output:text}}"""
 
 
-@P.semantic_function(engine="large", max_tokens=4)
+@P.SemanticFunction(engine="large", max_tokens=4)
 def judged(style: str, text: P.SemanticVariable) -> None:
     """Is this {{style}}? {{text}} {{output:verdict}}"""
 
 
-@P.semantic_function(engine="small", max_tokens=30)
+@P.SemanticFunction(engine="small", max_tokens=30)
 def revised(text: P.SemanticVariable, question: P.SemanticVariable) -> None:
     """Do better: {{question}} {{text}} {{output:better}}"""
 
@@ -432,7 +432,7 @@ def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_devi
     assert outputs(tmp_path) == asked("growing")
 
 
-def waits(question: P.SemanticVariable) -> P.SemanticVariable:
+def waits(question: P.SemanticVariable) -> Any:
     return first_draft(first_draft(question).get())
 
 
@@ -441,7 +441,7 @@ def tells_nothing(question: P.SemanticVariable) -> str:
     return "done"
 
 
-def runs_python(question: P.SemanticVariable) -> P.SemanticVariable:
+def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
 
