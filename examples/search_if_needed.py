@@ -18,7 +18,7 @@ from stretto.engines import local_engines, web_engine
 
 NOTES = "Anna keeps the key of the library. The reading room has forty chairs."
 QUESTIONS = (
-    "How many chairs does the reading room have?",
+    "Who keeps the key of the library?",
     "What did the captain promise to pay Jim every month?",
 )
 

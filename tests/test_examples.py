@@ -200,7 +200,7 @@ def test_iterative_retrieval_is_bounded(drafts: list[str], goes_on: bool) -> Non
 
 def test_search_if_needed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     _, at_hand, _, searched = run_documented_command("search_if_needed", monkeypatch, capsys).splitlines()
-    assert at_hand == "  The reading room has forty chairs. (without a search)"
+    assert at_hand == "  Anna keeps the key of the library. (without a search)"
     assert "silver fourpenny" in searched
     assert searched.endswith("(4 passages found)")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.pages import DOCS, python_of
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import DEFAULT, Component, Input, Runtime, Template
@@ -270,17 +271,17 @@ def outputs(folder: Path) -> dict[str, object]:
     return {line["custom_id"]: line["response"]["body"]["outputs"] for line in lines}
 
 
-@P.semantic_function(engine="small", max_tokens=60)
+@P.SemanticFunction(engine="small", max_tokens=60)
 def first_draft(question: P.SemanticVariable) -> None:
     """Answer {{question}} briefly. {{output:text}}"""
 
 
-@P.semantic_function(engine="large", max_tokens=4)
+@P.SemanticFunction(engine="large", max_tokens=4)
 def judged(style: str, text: P.SemanticVariable) -> None:
     """Is this {{style}}? {{text}} {{output:verdict}}"""
 
 
-@P.semantic_function(engine="small", max_tokens=30)
+@P.SemanticFunction(engine="small", max_tokens=30)
 def revised(text: P.SemanticVariable, question: P.SemanticVariable) -> None:
     """Do better: {{question}} {{text}} {{output:better}}"""
 
@@ -431,7 +432,7 @@ def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_devi
     assert outputs(tmp_path) == asked("growing")
 
 
-def waits(question: P.SemanticVariable) -> P.SemanticVariable:
+def waits(question: P.SemanticVariable) -> Any:
     return first_draft(first_draft(question).get())
 
 
@@ -440,7 +441,7 @@ def tells_nothing(question: P.SemanticVariable) -> str:
     return "done"
 
 
-def runs_python(question: P.SemanticVariable) -> P.SemanticVariable:
+def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
 
@@ -468,3 +469,22 @@ def test_a_request_of_a_program_brings_its_parameters(tmp_path: Path) -> None:
     for inputs, message in ({}, "no input 'question'"), ({"question": "x", "style": "y"}, "no input 'style'"):
         with pytest.raises(ConfigError, match=message):
             query_request({"custom_id": "1", "inputs": inputs}, found)
+
+
+def test_the_program_of_the_page_is_an_app(tmp_path: Path) -> None:
+    """The snippet of `planner.md`; of its two parameters one has a default."""
+    (tmp_path / "page.py").write_text(python_of(DOCS / "planner.md"))
+    found = read_application(Path(f"{tmp_path}/page.py:answer"))
+    assert isinstance(found, DrawnApplication)
+    assert found.source.template.inputs == (("question", "any"),)
+    steps = {step.name for step in found.source.egraph.graph.primitives}
+    assert {"draft.answer", "judge.verdict", "revise.better"} <= steps
+
+
+def test_a_function_whose_parameters_all_have_defaults_makes_a_template(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "from planner.test_deciding_apps import refine\ndef made(template=refine): return template()\n"
+    )
+    found = read_application(Path(f"{tmp_path}/app.py:made"))
+    assert isinstance(found, DrawnApplication)
+    assert found.source.name == refine().name
