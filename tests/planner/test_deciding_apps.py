@@ -23,10 +23,11 @@ from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
 from stretto.model.values import ABSENT
 from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
-from stretto.planner.deciding.answer_beliefs import AnswerBelief
+from stretto.planner.deciding.answer_beliefs import AnswerBelief, of_form
 from stretto.planner.deciding.app import LENGTH, DecidingApp
 from stretto.planner.deciding.app_file import query_request
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, in_short
@@ -488,3 +489,12 @@ def test_a_function_whose_parameters_all_have_defaults_makes_a_template(tmp_path
     found = read_application(Path(f"{tmp_path}/app.py:made"))
     assert isinstance(found, DrawnApplication)
     assert found.source.name == refine().name
+
+
+def test_choices_and_values_of_a_schema_are_believed_equally_often() -> None:
+    listed = (Decode(choices=("no", "yes")), Decode(json_schema='{"enum": [1, "a"]}'))
+    assert [belief and dict(belief.shares) for belief in map(of_form, listed)] == [
+        {"no": 0.5, "yes": 0.5},
+        {"1": 0.5, '"a"': 0.5},
+    ]
+    assert of_form(Decode(regex="a|b")) is None
