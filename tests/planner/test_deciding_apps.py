@@ -23,10 +23,11 @@ from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
 from stretto.model.values import ABSENT
 from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
-from stretto.planner.deciding.answer_beliefs import AnswerBelief
+from stretto.planner.deciding.answer_beliefs import AnswerBelief, of_form
 from stretto.planner.deciding.app import LENGTH, DecidingApp
 from stretto.planner.deciding.app_file import query_request
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, in_short
@@ -271,17 +272,17 @@ def outputs(folder: Path) -> dict[str, object]:
     return {line["custom_id"]: line["response"]["body"]["outputs"] for line in lines}
 
 
-@P.semantic_function(engine="small", max_tokens=60)
+@P.SemanticFunction(engine="small", max_tokens=60)
 def first_draft(question: P.SemanticVariable) -> None:
     """Answer {{question}} briefly. {{output:text}}"""
 
 
-@P.semantic_function(engine="large", max_tokens=4)
+@P.SemanticFunction(engine="large", max_tokens=4)
 def judged(style: str, text: P.SemanticVariable) -> None:
     """Is this {{style}}? {{text}} {{output:verdict}}"""
 
 
-@P.semantic_function(engine="small", max_tokens=30)
+@P.SemanticFunction(engine="small", max_tokens=30)
 def revised(text: P.SemanticVariable, question: P.SemanticVariable) -> None:
     """Do better: {{question}} {{text}} {{output:better}}"""
 
@@ -432,7 +433,7 @@ def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_devi
     assert outputs(tmp_path) == asked("growing")
 
 
-def waits(question: P.SemanticVariable) -> P.SemanticVariable:
+def waits(question: P.SemanticVariable) -> Any:
     return first_draft(first_draft(question).get())
 
 
@@ -441,7 +442,7 @@ def tells_nothing(question: P.SemanticVariable) -> str:
     return "done"
 
 
-def runs_python(question: P.SemanticVariable) -> P.SemanticVariable:
+def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
 
@@ -488,3 +489,12 @@ def test_a_function_whose_parameters_all_have_defaults_makes_a_template(tmp_path
     found = read_application(Path(f"{tmp_path}/app.py:made"))
     assert isinstance(found, DrawnApplication)
     assert found.source.name == refine().name
+
+
+def test_choices_and_values_of_a_schema_are_believed_equally_often() -> None:
+    listed = (Decode(choices=("no", "yes")), Decode(json_schema='{"enum": [1, "a"]}'))
+    assert [belief and dict(belief.shares) for belief in map(of_form, listed)] == [
+        {"no": 0.5, "yes": 0.5},
+        {"1": 0.5, '"a"': 0.5},
+    ]
+    assert of_form(Decode(regex="a|b")) is None
