@@ -18,6 +18,7 @@ RUN_ELSEWHERE = {
     "deployed_apps.md": "service/test_apps_page.py",
     "http.md": "service/test_service_pages.py",
     "openai.md": "service/test_openai_clients.py",
+    "planner.md": "planner/test_deciding_apps.py",
     "reading.md": "schema/test_typed.py",
     "semantic_variables.md": "programs/test_documentation.py",
     "service.md": "service/test_service_pages.py",

@@ -73,7 +73,12 @@ class BenchOptions:
         ),
     ] = False
     whole: Annotated[
-        bool, typer.Option("--whole", help="Run the whole grid, which takes hours, or days (programs).")
+        bool,
+        typer.Option(
+            "--whole",
+            help="Run more seeds or the whole grid, for hours or (programs) days: answers, batches, door,"
+            " fleet, offline, parrot, placement, programs.",
+        ),
     ] = False
 
 

@@ -20,6 +20,11 @@ Source: TypeAlias = Literal["cache", "disk", "host", "asleep"]
 """Place of the weights before a start: page cache, disk, locked host memory, or an engine that sleeps."""
 
 
+PCIE_BYTES_S = 25e9
+"""Usual speed of the link of one device to the host's memory, and to devices that NVLink does not join:
+PCIe 4.0 with 16 lanes, less what it never reaches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """The speeds at which a machine moves weights.

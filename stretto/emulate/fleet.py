@@ -9,6 +9,7 @@ from typing import Literal
 
 from stretto.cluster.machine import Machine, Placed, check_free
 from stretto.costs.known_costs import NO_COSTS, batch_device, llm_device
+from stretto.costs.loading import PCIE_BYTES_S
 from stretto.costs.presets import Preset, all_presets
 from stretto.emulate.faults import ServerFault
 from stretto.emulate.llm_plan import PlannedLLM, check_llm
@@ -19,8 +20,6 @@ from stretto.model.errors import ConfigError
 from stretto.model.nearest_name import nearest_name
 from stretto.model.profile import Profile
 
-_PCIE_BYTES_S = 25e9
-"""Bytes per second from main memory to a device: PCIe 4.0 with 16 lanes, less what it never reaches."""
 _MEMORY_BYTES: Mapping[str, int] = {"RTX-3090": 24 * 2**30}
 """Memory of devices whose presets have none, by their data sheets."""
 _BATCH_MODELS: Mapping[Kind, str] = {"embedding": "bge-large-en-v1.5", "reranking": "bge-reranker-large"}
@@ -153,7 +152,7 @@ def _plan(
         service = check_llm(server, device)
         held = {name: int(server.memory_share * memory[name]) for name in names}
         loading_s = service.loading_s
-        waking_s = service.sizes.weight_bytes / len(names) / _PCIE_BYTES_S
+        waking_s = service.sizes.weight_bytes / len(names) / PCIE_BYTES_S
     else:
         if server.kv_events is not None or server.dialect != "vllm" or len(names) > 1:
             raise ConfigError(f"{server.kind} takes one device, and neither KV events nor another dialect")
@@ -163,7 +162,7 @@ def _plan(
         if not 0 < server.memory_gib < math.inf:
             raise ConfigError(f"memory_gib is {server.memory_gib}; it must be positive")
         held = {name: math.ceil(server.memory_gib * 2**30) for name in names}
-        loading_s, waking_s = server.loading_s or 0.0, server.memory_gib * 2**30 / _PCIE_BYTES_S
+        loading_s, waking_s = server.loading_s or 0.0, server.memory_gib * 2**30 / PCIE_BYTES_S
     events = server.kv_events and server.kv_events.replace("{port}", str(port))
     return PlannedServer(
         service=service,

@@ -170,8 +170,7 @@ class AsyncLLM(Protocol):
         ...
 
     async def watch(self, report: Callable[[Sequence[KVEvent]], None]) -> None:
-        """Watch the server until cancelled: call `report` with changes of its prefix cache, if it
-        tells them.
+        """Watch the server until cancelled: call `report` with changes of its prefix cache, if it tells them.
 
         Raises:
             EngineUnavailable: the server has ended for good.

@@ -14,7 +14,7 @@ from stretto.costs.carried_over import MEASURED, carried_over, gpu_costs, withou
 from stretto.costs.known_costs import llm_device, llm_model
 from stretto.costs.known_models import KNOWN_MODELS
 from stretto.costs.kv_room import check_fits
-from stretto.costs.loading import Source, StartTimes, Storage
+from stretto.costs.loading import PCIE_BYTES_S, Source, StartTimes, Storage
 from stretto.costs.presets import Preset, load_preset
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step import StepCost
@@ -28,7 +28,7 @@ _TP_DEGREES = (1, 2, 4, 8)
 _MEMORY_SHARE = 0.9  # of each device, for weights and KV blocks together
 
 
-USUAL_STORAGE = Storage(disk_bytes_s=3e9, link_bytes_s=25e9)
+USUAL_STORAGE = Storage(disk_bytes_s=3e9, link_bytes_s=PCIE_BYTES_S)
 """Usual speeds, not measured: one NVMe disk, and PCIe 4 with 16 lanes."""
 
 

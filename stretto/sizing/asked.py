@@ -14,11 +14,12 @@ from stretto.costs.carried_over import gpu_costs, without_nvlink
 from stretto.costs.gpus import GPUS
 from stretto.costs.known_costs import llm_model
 from stretto.costs.kv_room import check_fits
+from stretto.costs.loading import PCIE_BYTES_S
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.nearest_name import nearest_name
 from stretto.schema.typed import read_as
 from stretto.sizing.load import Load
-from stretto.sizing.servers import LINK_BYTES_S, MAX_BATCH_TOKENS, Server, is_measured
+from stretto.sizing.servers import MAX_BATCH_TOKENS, Server, is_measured
 
 _PER_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _LOAD = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:(sessions?)|(?:[a-z]+\s*)?(?:/|per|a)\s*([a-z]+))")
@@ -73,7 +74,7 @@ def _server(text: str, model: str) -> Server:
     name = gpu_name(matched[2])
     costs = gpu_costs(name)
     if num_gpus > 1 and not GPUS[name].has_nvlink:
-        costs = without_nvlink(costs, LINK_BYTES_S)
+        costs = without_nvlink(costs, PCIE_BYTES_S)
     sizes = llm_model(model, costs)
     assert costs.hardware is not None
     kv_tokens = check_fits(sizes, costs.hardware, num_gpus, max_batch_tokens=MAX_BATCH_TOKENS)

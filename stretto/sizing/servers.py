@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stretto.costs.kv_room import kv_device_bytes
+from stretto.costs.loading import PCIE_BYTES_S
 from stretto.costs.presets import Preset
 from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import StepCost
@@ -16,8 +17,6 @@ from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import OutputSource
 
 ENGINE = "llm"
-LINK_BYTES_S = 25e9
-"""Speed of the link between a GPU and the host's memory: that of PCIe 4."""
 MAX_RUNNING = 256
 MAX_BATCH_TOKENS = 2048
 _TYPICAL_CONTEXT = 400
@@ -46,7 +45,7 @@ class Server:
     @property
     def host_token_s(self) -> float:
         """Seconds to load the KV of a token from host memory; 0 if there is none."""
-        return kv_device_bytes(self.model, self.num_gpus) / LINK_BYTES_S if self.host_kv_tokens else 0.0
+        return kv_device_bytes(self.model, self.num_gpus) / PCIE_BYTES_S if self.host_kv_tokens else 0.0
 
     @property
     def label(self) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stretto.costs.kv_room import kv_device_bytes
+from stretto.costs.loading import PCIE_BYTES_S
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
-from stretto.sizing.servers import LINK_BYTES_S, Server
+from stretto.sizing.servers import Server
 from stretto.sizing.trial import Fleet
 
 UNAWARE = "least_loaded"
@@ -35,7 +36,7 @@ def variants_of(fleet: Fleet, *, has_sessions: bool = True) -> Iterator[Variant]
     """Yield the changes, one after the other.
 
     Args:
-        has_sessions: whether some jobs have several requests. Only between these anything is held back.
+        has_sessions: whether some jobs have several requests; if none has, nothing is ever held back.
     """
     (server, number), *others = fleet.servers
     yield Variant(f"one more {server.label}", replace(fleet, servers=((server, number + 1), *others)))
@@ -53,7 +54,7 @@ def variants_of(fleet: Fleet, *, has_sessions: bool = True) -> Iterator[Variant]
         reason = "estimate: weights are half as large and read twice as fast, all else stays"
         yield Variant(name, replace(fleet, servers=servers), reason)
     offloading = tuple((_with_host_memory(one), count) for one, count in fleet.servers)
-    reason = f"estimate: {_HOST_GIB} GiB for each GPU, read at {LINK_BYTES_S / 1e9:.0f} GB/s while steps wait"
+    reason = f"estimate: {_HOST_GIB} GiB for each GPU, read at {PCIE_BYTES_S / 1e9:.0f} GB/s while steps wait"
     yield Variant("KV offload to host memory", replace(fleet, servers=offloading), reason)
 
 

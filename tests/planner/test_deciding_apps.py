@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.pages import DOCS, python_of
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import DEFAULT, Component, Input, Runtime, Template
@@ -22,10 +23,11 @@ from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
 from stretto.model.values import ABSENT
 from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
-from stretto.planner.deciding.answer_beliefs import AnswerBelief
+from stretto.planner.deciding.answer_beliefs import AnswerBelief, of_form
 from stretto.planner.deciding.app import LENGTH, DecidingApp
 from stretto.planner.deciding.app_file import query_request
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, in_short
@@ -270,17 +272,17 @@ def outputs(folder: Path) -> dict[str, object]:
     return {line["custom_id"]: line["response"]["body"]["outputs"] for line in lines}
 
 
-@P.semantic_function(engine="small", max_tokens=60)
+@P.SemanticFunction(engine="small", max_tokens=60)
 def first_draft(question: P.SemanticVariable) -> None:
     """Answer {{question}} briefly. {{output:text}}"""
 
 
-@P.semantic_function(engine="large", max_tokens=4)
+@P.SemanticFunction(engine="large", max_tokens=4)
 def judged(style: str, text: P.SemanticVariable) -> None:
     """Is this {{style}}? {{text}} {{output:verdict}}"""
 
 
-@P.semantic_function(engine="small", max_tokens=30)
+@P.SemanticFunction(engine="small", max_tokens=30)
 def revised(text: P.SemanticVariable, question: P.SemanticVariable) -> None:
     """Do better: {{question}} {{text}} {{output:better}}"""
 
@@ -431,7 +433,7 @@ def test_a_loop_longer_than_all_draws_ends_where_its_models_take_turns_on_a_devi
     assert outputs(tmp_path) == asked("growing")
 
 
-def waits(question: P.SemanticVariable) -> P.SemanticVariable:
+def waits(question: P.SemanticVariable) -> Any:
     return first_draft(first_draft(question).get())
 
 
@@ -440,7 +442,11 @@ def tells_nothing(question: P.SemanticVariable) -> str:
     return "done"
 
 
-def runs_python(question: P.SemanticVariable) -> P.SemanticVariable:
+def tells_its_input(question: P.SemanticVariable) -> dict[str, P.SemanticVariable]:
+    return {"asked": question, "answer": first_draft(question)}
+
+
+def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
 
@@ -449,6 +455,7 @@ def runs_python(question: P.SemanticVariable) -> P.SemanticVariable:
     [
         (waits, "waits: it waits for 'text', so its Python decides"),
         (tells_nothing, "tells_nothing must return variables .* got 'done'"),
+        (tells_its_input, "no call makes what it returns as 'asked'"),
         (runs_python, "len is a Python function on values"),
         (lambda *questions: None, "a program has parameters with names"),
         (lambda question: 1 / 0, "<lambda> raised ZeroDivisionError"),
@@ -457,6 +464,16 @@ def runs_python(question: P.SemanticVariable) -> P.SemanticVariable:
 def test_a_program_that_decides_itself_is_refused(function: Callable[..., object], problem_of: str) -> None:
     with pytest.raises(ConfigError, match=problem_of):
         TracedProgram(function)
+
+
+def test_a_variable_may_be_returned_twice() -> None:
+    def program(question: P.SemanticVariable) -> dict[str, P.SemanticVariable]:
+        draft = first_draft(question)
+        return {"first": draft, "last": draft}
+
+    first, last = DecidingApp(TracedProgram(program)).egraph.outputs
+    assert (first[0], last[0]) == ("first", "last")
+    assert first[1:] == last[1:]
 
 
 def test_a_request_of_a_program_brings_its_parameters(tmp_path: Path) -> None:
@@ -468,3 +485,31 @@ def test_a_request_of_a_program_brings_its_parameters(tmp_path: Path) -> None:
     for inputs, message in ({}, "no input 'question'"), ({"question": "x", "style": "y"}, "no input 'style'"):
         with pytest.raises(ConfigError, match=message):
             query_request({"custom_id": "1", "inputs": inputs}, found)
+
+
+def test_the_program_of_the_page_is_an_app(tmp_path: Path) -> None:
+    """The snippet of `planner.md`; of its two parameters one has a default."""
+    (tmp_path / "page.py").write_text(python_of(DOCS / "planner.md"))
+    found = read_application(Path(f"{tmp_path}/page.py:answer"))
+    assert isinstance(found, DrawnApplication)
+    assert found.source.template.inputs == (("question", "any"),)
+    steps = {step.name for step in found.source.egraph.graph.primitives}
+    assert {"draft.answer", "judge.verdict", "revise.better"} <= steps
+
+
+def test_a_function_whose_parameters_all_have_defaults_makes_a_template(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "from planner.test_deciding_apps import refine\ndef made(template=refine): return template()\n"
+    )
+    found = read_application(Path(f"{tmp_path}/app.py:made"))
+    assert isinstance(found, DrawnApplication)
+    assert found.source.name == refine().name
+
+
+def test_choices_and_values_of_a_schema_are_believed_equally_often() -> None:
+    listed = (Decode(choices=("no", "yes")), Decode(json_schema='{"enum": [1, "a"]}'))
+    assert [belief and dict(belief.shares) for belief in map(of_form, listed)] == [
+        {"no": 0.5, "yes": 0.5},
+        {"1": 0.5, '"a"': 0.5},
+    ]
+    assert of_form(Decode(regex="a|b")) is None

@@ -7,8 +7,8 @@
       draft: length
     learn_from: [earlier.jsonl.journal]
 
-`FILE.py:NAME` alone is an app, too. NAME may also be a program, a function with parameters that calls
-semantic functions. A request has a `custom_id`, and the app's `inputs` by name, or a
+`FILE.py:NAME` alone is an app, too. NAME may also be a program: a function with parameters that have no
+default, which calls semantic functions. A request has a `custom_id`, and the app's `inputs` by name, or a
 `prompt` for an app with a single one.
 """
 
@@ -30,7 +30,7 @@ from stretto.planner.application import AppRequest, Named
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes
-from stretto.programs.traced import TracedProgram
+from stretto.programs.traced import TracedProgram, inputs_of
 from stretto.runtime.input_checks import check_inputs
 from stretto.runtime.journal.lines import parse_entry
 from stretto.schema.typed import read_as
@@ -83,7 +83,7 @@ def app_of(found: Any, path: Path) -> DrawnApplication:
 def _template(where: str) -> Template:
     """Return the app that FILE.py:NAME names: a template, or a program."""
     given = object_in_file(where)
-    if inspect.isfunction(given) and inspect.signature(given).parameters:
+    if inspect.isfunction(given) and inputs_of(given):
         return TracedProgram(given)
     return template_of(given, where)
 
