@@ -442,6 +442,10 @@ def tells_nothing(question: P.SemanticVariable) -> str:
     return "done"
 
 
+def tells_its_input(question: P.SemanticVariable) -> dict[str, P.SemanticVariable]:
+    return {"asked": question, "answer": first_draft(question)}
+
+
 def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
@@ -451,6 +455,7 @@ def runs_python(question: P.SemanticVariable) -> Any:
     [
         (waits, "waits: it waits for 'text', so its Python decides"),
         (tells_nothing, "tells_nothing must return variables .* got 'done'"),
+        (tells_its_input, "no call makes what it returns as 'asked'"),
         (runs_python, "len is a Python function on values"),
         (lambda *questions: None, "a program has parameters with names"),
         (lambda question: 1 / 0, "<lambda> raised ZeroDivisionError"),
@@ -459,6 +464,16 @@ def runs_python(question: P.SemanticVariable) -> Any:
 def test_a_program_that_decides_itself_is_refused(function: Callable[..., object], problem_of: str) -> None:
     with pytest.raises(ConfigError, match=problem_of):
         TracedProgram(function)
+
+
+def test_a_variable_may_be_returned_twice() -> None:
+    def program(question: P.SemanticVariable) -> dict[str, P.SemanticVariable]:
+        draft = first_draft(question)
+        return {"first": draft, "last": draft}
+
+    first, last = DecidingApp(TracedProgram(program)).egraph.outputs
+    assert (first[0], last[0]) == ("first", "last")
+    assert first[1:] == last[1:]
 
 
 def test_a_request_of_a_program_brings_its_parameters(tmp_path: Path) -> None:
