@@ -445,9 +445,19 @@ def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
 
+def returns_its_input(question: P.SemanticVariable) -> Any:
+    return {"draft": first_draft(question), "asked": question}
+
+
 @pytest.mark.parametrize(
     ("function", "problem_of"),
     [
+        (returns_its_input, "no call makes what it returns as 'asked'"),
+        (lambda question: {1: first_draft(question)}, "must return variables"),
+        (
+            lambda question: revised(question, P.SemanticVariable(name="hint")),
+            "nothing gives .*'hint' a value",
+        ),
         (waits, "waits: it waits for 'text', so its Python decides"),
         (tells_nothing, "tells_nothing must return variables .* got 'done'"),
         (runs_python, "len is a Python function on values"),
@@ -458,6 +468,15 @@ def runs_python(question: P.SemanticVariable) -> Any:
 def test_a_program_that_decides_itself_is_refused(function: Callable[..., object], problem_of: str) -> None:
     with pytest.raises(ConfigError, match=problem_of):
         TracedProgram(function)
+
+
+def test_a_program_may_return_a_variable_under_two_names() -> None:
+    def named(question: P.SemanticVariable) -> Any:
+        draft = first_draft(question)
+        return {"answer": draft, "draft": draft}
+
+    graph = TracedProgram(named).lower({})
+    assert [name for name, _ in graph.outputs] == ["answer", "draft"]
 
 
 def test_a_request_of_a_program_brings_its_parameters(tmp_path: Path) -> None:
