@@ -48,8 +48,8 @@ class TracedProgram(Template):
         try:
             self._params = {variable.name_in(tracer): name for name, variable in given.items()}
             returned = function(**given)
-            wanted = _variables(returned, self.name)
-            outputs = {name: variable.name_in(tracer) for name, variable in wanted.items()}
+            found = _variables(returned, self.name)
+            wanted = {name: variable.name_in(tracer) for name, variable in found.items()}
         except StrettoError as error:
             raise ConfigError(f"{self.name}: {error}") from error
         except (Exception, SystemExit) as error:  # the function is a user's
@@ -64,10 +64,10 @@ class TracedProgram(Template):
         self._constants = {**constants, **fixed}
         refs = dict(graph.outputs)
         made = {variable: refs[name] for name, variable in bound.items() if name in refs}
-        if missing := [name for name, variable in outputs.items() if variable not in made]:
+        if missing := [name for name, variable in wanted.items() if variable not in made]:
             raise ConfigError(f"{self.name}: no call makes what it returns as {missing[0]!r}")
-        found = tuple((name, made[variable]) for name, variable in outputs.items())
-        self._graph = _pruned(replace(graph, name=self.name, outputs=found))
+        outputs = tuple((name, made[variable]) for name, variable in wanted.items())
+        self._graph = _pruned(replace(graph, name=self.name, outputs=outputs))
         known = self._bound.keys() | self._constants.keys()
         if missing := [name for name in self._needed if name not in known]:
             raise ConfigError(f"{self.name}: nothing gives the variable {bound[missing[0]]!r} a value")
