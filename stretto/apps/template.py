@@ -261,8 +261,8 @@ def _choices(component: Component, config: Any, settings: Mapping[str, object]) 
 def _lower(component: Component, build: Builder, config: Any) -> Mapping[str, Ref]:
     try:
         lowered = component.lower(build, config)
-    except ConfigError as error:
-        raise ConfigError(f"{component.name}: {error.message}") from error
+    except (ConfigError, TemplateError) as error:
+        raise error.changed(message=f"{component.name}: {error.message}") from error
     except StrettoError:
         raise
     except Exception as error:  # the component is a user's

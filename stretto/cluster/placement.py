@@ -17,7 +17,8 @@ The scheduler owns the queues and the moves.
 `choose` gets a table of the instances. A "late" policy takes one of its `candidates`, which have room now;
 the others take one of its `hosts`, which may be full. Both hold the least loaded instance of each speed, by
 the policy's `load`, or suspect ones where none serves. To compare further instances, iterate over the table,
-or `get` those that a prefix index names; check them with `has_room` ("late") or `can_host`.
+or `get` those that a prefix index names. Check them with the table's `has_room(instance.id, room)` ("late")
+or `can_host`, where `room` is `table.room_for(request.all_tokens)`.
 """
 
 from __future__ import annotations

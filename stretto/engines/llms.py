@@ -44,6 +44,8 @@ def llm_engine(
 ) -> Deployment:
     """Return the declaration of the engine "llm": servers, or a model on this machine.
 
+    A second LLM of a runtime needs a name of its own: `llm_engine(…).changed(name="other")`.
+
     Args:
         where: URL of a server, path of a checkpoint (a directory or a GGUF file), name of a fetched model, or
             "stand-in" (no model, quotes the documents); None is the default model. A list of these is as many

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
@@ -57,10 +58,20 @@ def typed(error: BaseException, step: str | None = None) -> StrettoError:
 
 
 def bug_of(error: BaseException) -> InternalError:
-    """Return an `InternalError` for an exception that nothing expected, which is its cause."""
-    bug = InternalError(described(error))
+    """Return an `InternalError` for an exception that nothing expected, which is its cause.
+
+    Its message ends with the file and the line that raised, for they may be a user's.
+    """
+    bug = InternalError(described(error) + _place(error))
     bug.__cause__ = error
     return bug
+
+
+def _place(error: BaseException) -> str:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name}, line {at.tb_lineno})"
 
 
 def check_nesting(value: object) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.foreign import described, raised
+from stretto.model.nearest_name import did_you_mean
 
 
 def is_in_file(name: str) -> bool:
@@ -32,7 +33,10 @@ def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
     """
     file, _, name = where.rpartition(":")
     asked = f"{kind} {where}"
-    found: Callable[..., Any] | None = getattr(run_file(Path(file), asked), name, None)
+    module = run_file(Path(file), asked)
+    if not hasattr(module, name):
+        raise ConfigError(f"{asked}: there is no {name} in {file}{did_you_mean(name, vars(module))}")
+    found: Callable[..., Any] = getattr(module, name)
     if not callable(found):
         raise ConfigError(f"{asked}: {name} must be a class, or a function, that makes the {kind}")
     return found

@@ -48,8 +48,8 @@ class TracedProgram(Template):
         try:
             self._params = {variable.name_in(tracer): name for name, variable in given.items()}
             returned = function(**given)
-            wanted = _variables(returned, self.name)
-            outputs = {variable.name_in(tracer): name for name, variable in wanted.items()}
+            found = _variables(returned, self.name)
+            wanted = {name: variable.name_in(tracer) for name, variable in found.items()}
         except StrettoError as error:
             raise ConfigError(f"{self.name}: {error}") from error
         except (Exception, SystemExit) as error:  # the function is a user's
@@ -63,10 +63,14 @@ class TracedProgram(Template):
         fixed = {name: tracer.values[one] for name, one in bound.items() if one in tracer.values}
         self._constants = {**constants, **fixed}
         refs = dict(graph.outputs)
-        found = {outputs[variable]: refs[name] for name, variable in bound.items() if variable in outputs}
-        if missing := [name for name in outputs.values() if name not in found]:
+        made = {variable: refs[name] for name, variable in bound.items() if name in refs}
+        if missing := [name for name, variable in wanted.items() if variable not in made]:
             raise ConfigError(f"{self.name}: no call makes what it returns as {missing[0]!r}")
-        self._graph = _pruned(replace(graph, name=self.name, outputs=tuple(found.items())))
+        outputs = tuple((name, made[variable]) for name, variable in wanted.items())
+        self._graph = _pruned(replace(graph, name=self.name, outputs=outputs))
+        known = self._bound.keys() | self._constants.keys()
+        if missing := [name for name in self._needed if name not in known]:
+            raise ConfigError(f"{self.name}: nothing gives the variable {bound[missing[0]]!r} a value")
 
     def lower(self, configuration: Configuration, vocabulary: Vocabulary | None = None) -> Graph:
         """Return the graph of its calls. Raises ConfigError if there is a configuration."""
@@ -112,13 +116,13 @@ def _variables(returned: object, name: str) -> Mapping[str, SemanticVariable]:
     """Return what a program returns, by the names of its outputs."""
     many: Mapping[str, object]
     if isinstance(returned, dict):
-        many = {str(key): value for key, value in returned.items()}
+        many = returned
     elif isinstance(returned, list | tuple):
         many = {f"output{place}": value for place, value in enumerate(returned, 1)}
     else:
         many = {"output": returned}
     found = {key: value for key, value in many.items() if isinstance(value, SemanticVariable)}
-    if not found or len(found) < len(many):
+    if not found or len(found) < len(many) or not all(isinstance(key, str) for key in found):
         raise UserError(f"{name} must return variables that its calls make, got {returned!r:.80}")
     return found
 

@@ -197,7 +197,9 @@ class EngineTier:
                 message = f"there is no engine {node.engine!r}; there are {known}{meant}"
                 raise ConfigError(message, step=node.name)
             if scheduler.engine.is_llm != (node.spec.runs_on == "llm"):
-                raise ConfigError(f"engine {node.engine!r} does not run {node.op}", step=node.name)
+                kind = "an LLM" if scheduler.engine.is_llm else "no LLM"
+                message = f"engine {node.engine!r} does not run {node.op}: it is {kind}"
+                raise ConfigError(message, step=node.name)
 
     def follows_prefixes(self, engine: str) -> bool:
         """Return whether an engine's placement policy sends prompts where their prefixes are held."""

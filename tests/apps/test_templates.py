@@ -198,6 +198,15 @@ def _lowers_nothing() -> Template:
     return Template("t", lazy, {"out": lazy["text"]})
 
 
+def _takes_what_is_not_fed() -> Template:
+    class Asking(Step):
+        def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
+            return {"text": build.add("asked", "call", (build.take("texts", to="text"),), engine="calls")}
+
+    asking = Asking(text=QUESTION)
+    return Template("t", asking, {"out": asking["text"]})
+
+
 def _wrong_type() -> Template:
     searching = Searching(queries=QUESTION, collection=SHELF)
     return Template("t", step("a", searching["hits"]), {})
@@ -231,6 +240,7 @@ REFUSED: list[tuple[Callable[[], object], type[StrettoError], str]] = [
         "pairs: %zipped: port 'b' zips %others with a stream of different origin (%others and %some)",
     ),
     (_lowers_nothing, TemplateError, "lazy: nothing was lowered for the out port 'text'"),
+    (_takes_what_is_not_fed, TemplateError, "asking: nothing feeds its in port 'texts'; fed: text"),
     (_wrong_type, TemplateError, "a: port 'text' takes text, searching.hits is list[hit]"),
     (_wrong_input, TemplateError, "a: port 'text' takes text, n is number"),
     (_not_fed, TemplateError, "reranking: port 'hits' is not fed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -202,7 +203,7 @@ def test_a_request_larger_than_all_instances_runs_alone_on_the_largest(make: Cal
 
 def test_a_request_leaves_the_prefill_of_its_query_only_by_a_margin() -> None:
     policy = LeastSeconds()
-    home, other = InstanceView(0, SLOW, 1000), InstanceView(1, SLOW, 1000)
+    home, other = InstanceView(0, SLOW, 1000), InstanceView(1, SLOW, 1000, num_running=1)
     instances = table(policy, home, other)
     hinted = PlacementRequest(num_tokens=100, expected_output=10, hints={0: 50})
     for queue_s, chosen in ((0.6, 0), (0.69, 0), (0.71, 1)):  # there 1.5 s and the queue, elsewhere 2.2 s
@@ -212,6 +213,19 @@ def test_a_request_leaves_the_prefill_of_its_query_only_by_a_margin() -> None:
     assert policy.choose(hinted, instances, 0.0).terms["leave_s"] == pytest.approx(0.2)
     unhinted = PlacementRequest(num_tokens=100, expected_output=10)
     assert policy.choose(unhinted, instances, 0.0).terms.get("leave_s") is None
+
+
+def test_a_request_leaves_a_prefill_that_waits_for_an_idle_instance() -> None:
+    """What both take to decode is no reason to stay; to decode without neighbours is hardly one to leave."""
+    policy = LeastSeconds()
+    profile = replace(SLOW, per_neighbour_s=0.002)
+    home, idle = InstanceView(0, profile, 1000, num_running=2), InstanceView(1, profile, 1000)
+    instances = table(policy, home, idle)
+    hinted = PlacementRequest(num_tokens=100, expected_output=10, hints={0: 50})
+    for queue_s, chosen in ((0.0, 0), (0.59, 0), (0.61, 1)):  # 0.5 s and the queue, or 1.1 s, to the answer
+        home.prefill_s = queue_s
+        instances.changed(0)
+        assert policy.choose(hinted, instances, 0.0).instance == chosen
 
 
 def by_search(request: PlacementRequest, views: list[InstanceView], held: dict[int, int]) -> int | None:

@@ -12,7 +12,7 @@ from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.options import Comparison, compares_options
 from stretto.engines.transformer.token_choice import Chosen, TokenLogprobs
-from stretto.model.errors import ConfigError
+from stretto.model.errors import CapacityError, ConfigError
 from stretto.model.tasks import Decode, Done, Failed, LLMTask
 from stretto.model.values import Segment
 
@@ -97,6 +97,37 @@ def test_a_temperature_draws_by_likelihood() -> None:
     chances = {"a": math.log(0.75), "b": math.log(0.25), " ": -20.0}
     drawn = [compared(Decode(choices=("a", "b"), temperature=1.0, seed=seed), chances) for seed in range(400)]
     assert 0.68 < drawn.count("a") / 400 < 0.82
+
+
+def test_options_that_part_at_the_same_depth_are_compared_in_one_step(tiny_checkpoint: Path) -> None:
+    llm = TransformerLLM(TransformerConfig(tiny_checkpoint))
+    options = tuple(map(str, range(100, 140)))
+    llm.admit(task(0, PROMPT, Decode(choices=options)), ())
+    depths = [len(one.fork) for one in llm._tasks[0]]  # type: ignore[union-attr]
+    assert depths.count(max(depths)) > 1
+    done = drain(llm)[-1]
+    assert isinstance(done, Done)
+    assert done.value in options
+    assert not llm._by_sequence
+
+
+@pytest.mark.parametrize("wrong", [("a b", "b " + "word " * 40), ("\ud800", "b"), ("word " * 40,)])
+def test_options_that_cannot_be_compared_leave_nothing_behind(
+    tiny_checkpoint: Path, wrong: tuple[str, ...]
+) -> None:
+    """One that is too long for the memory, and one that is no text, which no tokenizer takes."""
+    llm = TransformerLLM(TransformerConfig(tiny_checkpoint, block_tokens=8, kv_bytes=32 * 3 * 2 * 2 * 16 * 4))
+    ending = run(llm, PROMPT, Decode(choices=wrong))
+    assert isinstance(ending, Failed)
+    assert isinstance(ending.error, ConfigError | CapacityError)
+    left = llm._by_sequence, llm.scheduler.running, llm.scheduler.waiting
+    assert not any((llm.has_work(), *left))
+
+
+def test_a_prompt_without_room_leaves_nothing_behind(tiny_checkpoint: Path) -> None:
+    llm = TransformerLLM(TransformerConfig(tiny_checkpoint, block_tokens=8, kv_bytes=32 * 3 * 2 * 2 * 16 * 4))
+    assert isinstance(run(llm, (Segment("where " * 40),), Decode(max_tokens=2)), Failed)
+    assert not llm.has_work()
 
 
 def test_a_task_that_is_cancelled_or_suspended_leaves_no_sequence(tiny_checkpoint: Path) -> None:

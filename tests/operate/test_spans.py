@@ -17,9 +17,6 @@ from stretto.operate.watch import Watch
 from stretto.sched.messages import Open, Reply
 from stretto.sched.request_trace import RequestTrace, Try, read_traceparent
 
-Span = pytest.importorskip(
-    "opentelemetry.proto.trace.v1.trace_pb2", reason="opentelemetry-proto is not installed"
-).Span
 CHAT = "/v1/chat/completions"
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
@@ -39,8 +36,9 @@ def request_of(spans: Spans, program: str, now_s: float, target: str = CHAT) -> 
 
 def said(span: SpanRecord) -> dict[str, Any]:
     """Return the attributes of a span as a collector reads them."""
+    messages = pytest.importorskip("opentelemetry.proto.trace.v1.trace_pb2")
     found: dict[str, Any] = {}
-    for one in Span.FromString(span.attributes).attributes:
+    for one in messages.Span.FromString(span.attributes).attributes:
         found[one.key] = getattr(one.value, one.value.WhichOneof("value"))
     return found
 

@@ -23,10 +23,11 @@ from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
 from stretto.model.deployment import Deployment, Engine, Replica
 from stretto.model.errors import ConfigError
+from stretto.model.tasks import Decode
 from stretto.model.values import ABSENT
 from stretto.planner.application import AppRequest
 from stretto.planner.bound import lower_bound_s
-from stretto.planner.deciding.answer_beliefs import AnswerBelief
+from stretto.planner.deciding.answer_beliefs import AnswerBelief, of_form
 from stretto.planner.deciding.app import LENGTH, DecidingApp
 from stretto.planner.deciding.app_file import query_request
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, in_short
@@ -441,6 +442,10 @@ def tells_nothing(question: P.SemanticVariable) -> str:
     return "done"
 
 
+def tells_its_input(question: P.SemanticVariable) -> dict[str, P.SemanticVariable]:
+    return {"asked": question, "answer": first_draft(question)}
+
+
 def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
@@ -450,6 +455,12 @@ def runs_python(question: P.SemanticVariable) -> Any:
     [
         (waits, "waits: it waits for 'text', so its Python decides"),
         (tells_nothing, "tells_nothing must return variables .* got 'done'"),
+        (lambda question: {1: first_draft(question)}, "must return variables"),
+        (
+            lambda question: revised(question, P.SemanticVariable(name="hint")),
+            "nothing gives .*'hint' a value",
+        ),
+        (tells_its_input, "no call makes what it returns as 'asked'"),
         (runs_python, "len is a Python function on values"),
         (lambda *questions: None, "a program has parameters with names"),
         (lambda question: 1 / 0, "<lambda> raised ZeroDivisionError"),
@@ -458,6 +469,16 @@ def runs_python(question: P.SemanticVariable) -> Any:
 def test_a_program_that_decides_itself_is_refused(function: Callable[..., object], problem_of: str) -> None:
     with pytest.raises(ConfigError, match=problem_of):
         TracedProgram(function)
+
+
+def test_a_variable_may_be_returned_twice() -> None:
+    def program(question: P.SemanticVariable) -> dict[str, P.SemanticVariable]:
+        draft = first_draft(question)
+        return {"first": draft, "last": draft}
+
+    first, last = DecidingApp(TracedProgram(program)).egraph.outputs
+    assert (first[0], last[0]) == ("first", "last")
+    assert first[1:] == last[1:]
 
 
 def test_a_request_of_a_program_brings_its_parameters(tmp_path: Path) -> None:
@@ -488,3 +509,12 @@ def test_a_function_whose_parameters_all_have_defaults_makes_a_template(tmp_path
     found = read_application(Path(f"{tmp_path}/app.py:made"))
     assert isinstance(found, DrawnApplication)
     assert found.source.name == refine().name
+
+
+def test_choices_and_values_of_a_schema_are_believed_equally_often() -> None:
+    listed = (Decode(choices=("no", "yes")), Decode(json_schema='{"enum": [1, "a"]}'))
+    assert [belief and dict(belief.shares) for belief in map(of_form, listed)] == [
+        {"no": 0.5, "yes": 0.5},
+        {"1": 0.5, '"a"': 0.5},
+    ]
+    assert of_form(Decode(regex="a|b")) is None

@@ -172,7 +172,7 @@ def test_what_makes_no_order_is_refused_with_the_settings(file: str, name: str, 
         ("ends", "it raised SystemExit: 3"),
         ("Unloaded", "it raised ZeroDivisionError: later"),
         ("NOTHING", "must be a class, or a function, that makes the placement"),
-        ("Missing", "must be a class, or a function, that makes the placement"),
+        ("Missing", "there is no Missing in "),
     ],
 )
 def test_what_makes_no_policy_is_refused_with_the_settings(file: str, name: str, problem: str) -> None:

@@ -347,7 +347,7 @@ def test_a_bug_in_a_scheduler_ends_the_queries_it_concerns() -> None:
     )
     assert isinstance(reply, Reply)
     assert isinstance(reply.error, InternalError)
-    assert reply.error.message == "ZeroDivisionError: a bug"
+    assert reply.error.message.startswith("ZeroDivisionError: a bug")
     assert system.handle([BatchDone("other", 0, fine.batch, [(1,)])], 2.0) == [Reply("2", {"v": (1,)})]
 
 
@@ -419,7 +419,7 @@ def test_an_order_that_raises_ends_the_queries_that_have_work_there_and_frees_wh
         actions += system.handle([BatchDone("e", start.instance, start.batch, [(1,)])], 1.0)
     bad = system.replies["bad"].error
     assert isinstance(bad, InternalError)
-    assert bad.message == "ZeroDivisionError: a bug"
+    assert bad.message.startswith("ZeroDivisionError: a bug (test_session.py, line ")
     assert system.is_idle()
     later = [Submit(f"later {number}", EMBED, {"x": "x"}) for number in range(2)]
     again = [action for action in system.handle(later, 2.0) if isinstance(action, StartBatch)]

@@ -60,4 +60,4 @@ def test_most_answers_on_16_instances_stay_with_their_prefills() -> None:
         for admit in admits
         if admit.task.decode is not None and admit.instance != begun[admit.task.query]
     ]
-    assert len(left) <= NUM_QUERIES * 0.2
+    assert len(left) <= NUM_QUERIES * 0.3

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from stretto.apps.components.prompt_segments import known_constants, load_prompt, parse_prompt
 from stretto.graph.graph import WHEN, Arg, Constant, Primitive, PromptParts, Ref, config_items
 from stretto.graph.types import item_type
-from stretto.model.errors import ConfigError
+from stretto.model.errors import ConfigError, TemplateError
 
 
 class Builder:
@@ -43,7 +43,14 @@ class Builder:
         return tuple(self._values)
 
     def value(self, port: str) -> Ref:
-        """Return a reference to the value that feeds the in port `port` of the current component."""
+        """Return a reference to the value that feeds the in port `port` of the current component.
+
+        Raises:
+            TemplateError: nothing feeds a port of that name.
+        """
+        if port not in self._values:
+            fed = ", ".join(self._values) or "none"
+            raise TemplateError(f"nothing feeds its in port {port!r}; fed: {fed}")
         return self._values[port]
 
     def take(self, port: str, to: str | None = None, *, each: bool = False) -> Arg:
@@ -52,7 +59,7 @@ class Builder:
 
         `to` is `port` if left out. With `each`, what comes is a list, and the primitive runs once per item.
         """
-        return Arg(to or port, self._values[port], each)
+        return Arg(to or port, self.value(port), each)
 
     def take_each_if_list(self, port: str, to: str) -> Arg:
         """Return an argument that connects a new primitive to an input of the current component: its
@@ -60,7 +67,7 @@ class Builder:
 
         If that is a list, the primitive is applied to every item.
         """
-        return Arg(to, self._values[port], item_type(self.types[port]) is not None)
+        return Arg(to, self.value(port), item_type(self.types[port]) is not None)
 
     def add(
         self,

@@ -34,6 +34,8 @@ _MAX_HOLDERS = 8
 _LEAVE_MARGIN = 0.1
 """Share of its predicted seconds by which an instance must be better than the one that has prefilled the
 beginning of the prompt for the same query. A prediction errs by about so much: neighbours end, others come.
+An instance where nothing runs need only begin to answer earlier by this share of the time until then; that it
+decodes faster by less than this share, because it has no neighbours, does not count.
 """
 
 
@@ -68,10 +70,11 @@ class LeastSeconds(Placement):
         for instance in self._holders(request):
             if instances.has_room(instance, room) and (view := instances.get(instance)) is not None:
                 options[instance] = view
+        home = next((view for one in request.hints if (view := instances.get(one)) is not None), None)
         if len(options) < 2:
-            return next((self._price(request, view) for view in options.values()), None)
+            return next((self._price(request, view, home) for view in options.values()), None)
         return min(
-            (self._price(request, view) for view in options.values()),
+            (self._price(request, view, home) for view in options.values()),
             key=lambda choice: (
                 sum(choice.terms.values()),
                 not choice.held_tokens,
@@ -96,7 +99,7 @@ class LeastSeconds(Placement):
             found += self.reported.holders(key.blocks, _MAX_HOLDERS)
         return found
 
-    def _price(self, request: PlacementRequest, view: InstanceView) -> Choice:
+    def _price(self, request: PlacementRequest, view: InstanceView, home: InstanceView | None) -> Choice:
         held = self._held_tokens(request, view)
         prefill_s = view.profile.batch_s(max(0, request.num_tokens - held))
         terms = {
@@ -105,8 +108,13 @@ class LeastSeconds(Placement):
             "decode_s": view.profile.decode_s(view.num_running + 1) * request.expected_output,
             "delay_s": view.num_decoding * prefill_s,
         }
-        if request.hints and view.id not in request.hints:
-            terms["leave_s"] = _LEAVE_MARGIN * sum(terms.values())
+        if home is not None and view.id not in request.hints:
+            decode_s = terms["decode_s"]
+            margin_s = _LEAVE_MARGIN * decode_s
+            if not view.num_running:
+                gain_s = home.profile.decode_s(home.num_running + 1) * request.expected_output - decode_s
+                margin_s = max(0.0, min(gain_s, margin_s))
+            terms["leave_s"] = _LEAVE_MARGIN * (sum(terms.values()) - decode_s) + margin_s
         reason = f"ends first; holds {held} of {request.num_tokens} tokens"
         return Choice(view.id, held, terms, reason)
 

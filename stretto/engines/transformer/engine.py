@@ -115,10 +115,10 @@ class TransformerLLM:
         if runs[0].is_over:
             runs[0].tell([], self._ended)
             return
-        self._tasks[task.id] = runs
-        for one in runs:
+        for one in runs:  # the longest comes first, and is refused if it does not fit
             self.scheduler.add(one.sequence, self._config.clock())
             self._by_sequence[one.sequence.id] = one
+        self._tasks[task.id] = runs
 
     def reprioritise(self, task: int, rank: tuple[float, ...]) -> None:
         """Change the rank (priority, smallest first) of a waiting or running task. Ignores unknown ids."""
@@ -211,8 +211,8 @@ class TransformerLLM:
 
     def _forget(self, one: Run) -> None:
         del self._by_sequence[one.sequence.id]
-        if all(other.is_over for other in self._tasks[one.task.id]):
-            del self._tasks[one.task.id]
+        if all(other.is_over for other in self._tasks.get(one.task.id, ())):
+            self._tasks.pop(one.task.id, None)  # several may end in one step
 
 
 @lru_cache(maxsize=8)

@@ -52,8 +52,8 @@ class Comparison:
 
     Attributes:
         task: task that is answered with the likeliest option.
-        forks: tokens of options after which likelihoods have to be computed; those of all shorter forks are
-            computed on the way.
+        forks: tokens of options after which likelihoods have to be computed, the longest first; those of all
+            other forks are computed on the way.
 
     Raises:
         ConfigError: an option has no tokens, or has those of the model's own marks.
@@ -66,7 +66,7 @@ class Comparison:
             for text in (option, f" {option}") if decode.strip else (option,):
                 try:
                     tokens = tuple(tokens_of(text))
-                except ValueError as error:
+                except (TypeError, ValueError) as error:
                     raise ConfigError(f"choices: {option!r} cannot be tokenised: {error}") from error
                 if not tokens:
                     raise ConfigError(f"choices: the model has no tokens for {option!r}")
@@ -75,11 +75,12 @@ class Comparison:
         for tokens in self._spellings:
             for place, token in enumerate(tokens):
                 self._next.setdefault(tokens[:place], {})[token] = None
-        self.forks = [
+        leaves = [
             fork
             for fork, after in self._next.items()
             if not any((*fork, token) in self._next for token in after)
         ]
+        self.forks = sorted(leaves, key=len, reverse=True)
         self._logprobs: dict[_Tokens, float] = {}
         self._is_started = False
         self._num_left = len(self.forks)

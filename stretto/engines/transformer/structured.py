@@ -70,7 +70,7 @@ class Structures:
             from llguidance import LLTokenizer, TokenizerWrapper
             from llguidance.hf import from_tokenizer
         tokenizer = load_tokenizer(self._path)
-        with _failing_as(ConfigError, f"json_schema and regex: unusable tokenizer in {self._path}"):
+        with _failing_as(ConfigError, f"json_schema, regex and choices: unusable tokenizer in {self._path}"):
             known = from_tokenizer(tokenizer, n_vocab=self._vocabulary, slices=[])
             texts = TokenTexts(
                 [known.decode_bytes([token]) for token in range(self._vocabulary)],
@@ -87,7 +87,8 @@ class Structures:
 
         if decode.ignore_eos or decode.min_tokens or None not in (decode.json_schema, decode.regex):
             raise ConfigError(
-                "json_schema and regex cannot be combined with each other, with ignore_eos or with min_tokens"
+                "json_schema, regex and choices cannot be combined with each other, with ignore_eos or with"
+                " min_tokens"
             )
         with _failing_as(ConfigError, "unusable structure"):
             grammar = LLMatcher.grammar_from_lark(_OPTIONS + _rule(decode))

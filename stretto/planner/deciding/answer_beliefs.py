@@ -71,7 +71,7 @@ class AnswerBelief:
     def words(self) -> str:
         """The distribution in words, and where it comes from."""
         parts = [f"{text[:30]!r} {share:.0%}" for text, share in self.shares.items()]
-        names = {"declared": "declared", "schema": "assumed by its schema", "assumed": "assumed"}
+        names = {"declared": "declared", "schema": "assumed by its form", "assumed": "assumed"}
         learned = f", with {self.learned} answers" if self.learned else ""
         return f"{', '.join(parts)} ({names[self.origin]}{learned})"
 
@@ -84,8 +84,12 @@ def _is_like(text: str, word: str) -> bool:
     return begins_with_word(text, wanted)
 
 
-def of_schema(decode: Decode) -> AnswerBelief | None:
-    """Return the distribution over the values of a schema that lists them; None for other answers."""
+def of_form(decode: Decode) -> AnswerBelief | None:
+    """Return the distribution over choices, or over the values of a schema that lists them; None for other
+    answers.
+    """
+    if decode.choices:
+        return AnswerBelief(dict.fromkeys(decode.choices, 1.0), "schema")
     if decode.json_schema is None or decode.items is not None:
         return None
     try:

@@ -16,7 +16,7 @@ from stretto.apps.template import Template
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Decode
-from stretto.planner.deciding.answer_beliefs import AnswerBelief, of_schema, of_word
+from stretto.planner.deciding.answer_beliefs import AnswerBelief, of_form, of_word
 from stretto.planner.deciding.query_calls import QueryCalls, check_llm_alone
 from stretto.planner.token_counts import tokens_of
 
@@ -92,7 +92,7 @@ class DecidingApp:
         belief = given if isinstance(given, AnswerBelief) else None
         if belief is None and decode.items is not None:
             belief = AnswerBelief({str(decode.max_items or _FEW_ITEMS): 1.0}, "assumed")
-        belief = belief or of_schema(decode) or self._words.get(step)
+        belief = belief or of_form(decode) or self._words.get(step)
         found = self.learned.get(step)
         return belief.updated(dict(found)) if belief and found else belief
 

@@ -75,8 +75,8 @@ def needs_checksums(line: bytes, work: str, work_before: str, path: Path) -> boo
         raise JournalError(f"{path}: the first line is damaged; remove the file to begin anew")
     if found.get("work") != (work if version == _VERSION else work_before):
         raise JournalError(
-            f"{path} is the journal of other work: the app or an option that changes answers differs; name "
-            "another file, or remove it to begin anew"
+            f"{path} is the journal of other work: the app, the models that a Batch file names, or an option "
+            "that changes answers differs; name another file, or remove it to begin anew"
         )
     return version == _VERSION
 
