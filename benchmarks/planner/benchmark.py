@@ -20,6 +20,7 @@ from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.presets import load_output_lengths
 from stretto.planner.application import Application, AppRequest
 from stretto.planner.bound import lower_bound_s
+from stretto.planner.compiled import compiled
 from stretto.planner.execute import execute
 from stretto.planner.execution import Execution
 from stretto.planner.machine import machine_of
@@ -91,6 +92,8 @@ def cases(seed: int, quick: bool) -> Iterator[Case]:
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
     """Plan each application with each planner, and random ones by the exact one too."""
+    if compiled() is None:
+        options.say("numba is not installed: tables of run times are coarser, plans and times longer")
     report = measure(list(cases(options.seed, options.quick)), options)
     rows, goals = exact_rows(10 if options.quick else 100, options)
     return replace(report, rows=(*report.rows, *rows), goals=(*report.goals, *goals))
@@ -192,6 +195,8 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
             "idle_gpu_s: seconds in which GPUs do not compute, loading included.",
             "paper: speedups of the paper over Max / Min.",
             "Prompts are synthetic, of the published sizes.",
+            f"The simulation was {'not ' if compiled() is None else ''}compiled (numba). Where it is not, "
+            "tables are made of fewer requests: plans for many are longer then, and searches slower.",
         ),
     )
 
