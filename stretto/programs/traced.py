@@ -68,6 +68,9 @@ class TracedProgram(Template):
             raise ConfigError(f"{self.name}: no call makes what it returns as {missing[0]!r}")
         outputs = tuple((name, made[variable]) for name, variable in wanted.items())
         self._graph = _pruned(replace(graph, name=self.name, outputs=outputs))
+        known = self._bound.keys() | self._constants.keys()
+        if missing := [name for name in self._needed if name not in known]:
+            raise ConfigError(f"{self.name}: nothing gives the variable {bound[missing[0]]!r} a value")
 
     def lower(self, configuration: Configuration, vocabulary: Vocabulary | None = None) -> Graph:
         """Return the graph of its calls. Raises ConfigError if there is a configuration."""
@@ -113,13 +116,13 @@ def _variables(returned: object, name: str) -> Mapping[str, SemanticVariable]:
     """Return what a program returns, by the names of its outputs."""
     many: Mapping[str, object]
     if isinstance(returned, dict):
-        many = {str(key): value for key, value in returned.items()}
+        many = returned
     elif isinstance(returned, list | tuple):
         many = {f"output{place}": value for place, value in enumerate(returned, 1)}
     else:
         many = {"output": returned}
     found = {key: value for key, value in many.items() if isinstance(value, SemanticVariable)}
-    if not found or len(found) < len(many):
+    if not found or len(found) < len(many) or not all(isinstance(key, str) for key in found):
         raise UserError(f"{name} must return variables that its calls make, got {returned!r:.80}")
     return found
 

@@ -455,6 +455,11 @@ def runs_python(question: P.SemanticVariable) -> Any:
     [
         (waits, "waits: it waits for 'text', so its Python decides"),
         (tells_nothing, "tells_nothing must return variables .* got 'done'"),
+        (lambda question: {1: first_draft(question)}, "must return variables"),
+        (
+            lambda question: revised(question, P.SemanticVariable(name="hint")),
+            "nothing gives .*'hint' a value",
+        ),
         (tells_its_input, "no call makes what it returns as 'asked'"),
         (runs_python, "len is a Python function on values"),
         (lambda *questions: None, "a program has parameters with names"),
