@@ -92,8 +92,6 @@ def cases(seed: int, quick: bool) -> Iterator[Case]:
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
     """Plan each application with each planner, and random ones by the exact one too."""
-    if compiled() is None:
-        options.say("numba is not installed: tables of run times are coarser, plans and times longer")
     report = measure(list(cases(options.seed, options.quick)), options)
     rows, goals = exact_rows(10 if options.quick else 100, options)
     return replace(report, rows=(*report.rows, *rows), goals=(*report.goals, *goals))
@@ -195,8 +193,8 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
             "idle_gpu_s: seconds in which GPUs do not compute, loading included.",
             "paper: speedups of the paper over Max / Min.",
             "Prompts are synthetic, of the published sizes.",
-            f"The simulation was {'not ' if compiled() is None else ''}compiled (numba). Where it is not, "
-            "tables are made of fewer requests: plans for many are longer then, and searches slower.",
+            f"The simulation was {'run as it is' if compiled() is None else 'compiled by numba'}, which CPU "
+            "seconds depend on.",
         ),
     )
 
