@@ -63,17 +63,18 @@ class Dictionary(BatchEngine):
 class Translation(Component):
     """Translate one text, or each text of a list."""
 
-    ports = (Port("texts", "text|list[text]"),)
+    ports = (Port("texts", "text|list[text]"), Port("when", optional=True))
     outs = {"texts": "text|list[text]"}  # noqa: RUF012
 
     def out_types(self, in_types: Mapping[str, str], config: object) -> Mapping[str, str]:
         return {"texts": in_types["texts"]}
 
     def lower(self, build: Builder, config: object) -> Mapping[str, Ref]:
-        args = (build.take_each_if_list("texts", "texts"),)
-        return {
-            "texts": build.add("translated", "translate", args, engine="dictionary", hints=("batchable",))
-        }
+        args = [build.take_each_if_list("texts", "texts")]
+        if build.is_fed("when"):  # a branch of a `Condition`: the step is skipped if that has no value
+            args.append(build.take("when"))
+        hints = ("batchable",)
+        return {"texts": build.add("translated", "translate", tuple(args), engine="dictionary", hints=hints)}
 
 
 def stream_one_by_one(graph: Graph, profiles: Profiles, ops: Ops) -> Graph:

@@ -83,18 +83,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def options(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    """Handle a call of `stretto` without a command: print the version if asked to, or else the help."""
-    if version:
-        print(__version__)
-    elif context.invoked_subcommand is None:
-        print(context.get_help(), end="")
-
-
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
     """Return a function for typer that calls `function`, and has the options of `Verbosity` beside its own.
 
@@ -159,3 +147,23 @@ def _items(hint: Any) -> Any:
     if get_origin(hint) is not Annotated or get_origin(get_args(hint)[0]) is not tuple:
         return None
     return get_args(get_args(hint)[0])[0]
+
+
+def options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Handle what stands before a command: print the version if asked to, or the help if there is no command.
+    Options of `Verbosity` count as if they stood behind it.
+    """
+    if version:
+        print(__version__)
+    elif context.invoked_subcommand is None:
+        print(context.get_help(), end="")
+    else:
+        names = [one.name for one in fields(Verbosity)]
+        given = {name: value for name in names if (value := context.params[name])}
+        context.default_map = {context.invoked_subcommand: given}
+
+
+app.callback()(as_command(options))

@@ -124,7 +124,9 @@ def serve(given: ServeOptions) -> None:
     errors = Console(stderr=True, emoji=False)
     parts = _parts(given, errors)
     with imports_of("service", "the service"):
+        from stretto.http.server import check_port
         from stretto.service.serve import run_service
+    check_port(parts.config.host, parts.config.port)
     with ExitStack() as starting:
         starting.enter_context(spinner(errors)).add_task("starting engines", total=None)
 

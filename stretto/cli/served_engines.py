@@ -95,7 +95,7 @@ def with_engines_of(
     """
     found = {deployment.name: deployment for deployment in deployments}
     for app, template in apps.items():
-        for name in dict.fromkeys(primitive.engine for primitive in template.lower({})):
+        for name, op in {primitive.engine: primitive.op for primitive in template.lower({})}.items():
             if name is None or name in found:
                 continue
             usual: Sequence[Deployment] = ()
@@ -106,6 +106,11 @@ def with_engines_of(
             if name == "web" and search_url is None and not documents:
                 raise ConfigError(f"app {app!r} searches: give documents with --docs, or --search URL")
             new = next((deployment for deployment in usual if deployment.name == name), None)
+            if new is None and op == "call":
+                raise ConfigError(
+                    f"app {app!r} calls Python functions (engine {name!r}), which no service runs; run it "
+                    "in a Runtime of your own"
+                )
             if new is None:
                 raise ConfigError(f"app {app!r} needs the engine {name!r}; describe it in --engines FILE")
             found[name] = with_saved_profiles(new)

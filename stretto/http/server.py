@@ -31,6 +31,28 @@ _SHUTDOWN_S = 5.0
 """Seconds that a client may take to end TLS on a connection that is closed."""
 
 
+def check_port(host: str, port: int) -> None:
+    """Check that a server may listen at a port: what takes long to start is then not started in vain.
+
+    Raises:
+        ConfigError: the port cannot be used.
+    """
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as listening does
+                if family == socket.AF_INET6:
+                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                tried.bind(address)
+    except OSError as error:
+        raise _unusable(host, port, error) from error
+
+
+def _unusable(host: str, port: int, error: OSError) -> ConfigError:
+    why = "it is in use" if error.errno == errno.EADDRINUSE else str(error.strerror or error)
+    return ConfigError(f"port {port} of {host} cannot be used: {why}")
+
+
 class HttpServer:
     """A port at which an application answers, closed at first. It belongs to one event loop.
 
@@ -91,9 +113,7 @@ class HttpServer:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(self.protocol, backlog=_BACKLOG, **where)
         except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            why = "it is in use" if taken else str(error.strerror or error)
-            raise ConfigError(f"port {self.port} of {self.host} cannot be used: {why}") from error
+            raise _unusable(self.host, self.port, error) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     def protocol(self) -> ClientConnection:

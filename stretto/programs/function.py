@@ -47,6 +47,7 @@ class Function:
         settings: settings of all outputs, those of `Output`.
 
     Attributes:
+        parts: the constants and places of the prompt.
         engines: the engines that a call needs, and the kind of each.
 
     Raises:
@@ -132,13 +133,13 @@ class Function:
         conversation = self.conversation
         parts = parse(prompt, self.name)
         parts = with_kinds(self.name, parts, self._signature.parameters, declared)
-        self._parts = parts if conversation is None else conversation.apply(parts, self.name)
-        places = [part for part in self._parts if isinstance(part, PromptSlot) and part.kind == "output"]
+        self.parts = parts if conversation is None else conversation.apply(parts, self.name)
+        places = [part for part in self.parts if isinstance(part, PromptSlot) and part.kind == "output"]
         try:
             outputs = {place.name: declared.get(place.name, Output()).within(settings) for place in places}
         except ConfigError as error:
             raise ConfigError(f"{self.name}: {error.message}") from error
-        check_places(self.name, self._parts, self._signature.parameters, declared)
+        check_places(self.name, self.parts, self._signature.parameters, declared)
         self._set_outputs(outputs)
 
     def _set_outputs(self, outputs: Mapping[str, Output]) -> None:
@@ -157,7 +158,7 @@ class Function:
         self.form = Form(
             self.name,
             self.engine,
-            self._parts,
+            self.parts,
             tuple((name, one.steps, one.form) for name, one in outputs.items()),
             tuple(self.input_steps.items()),
         )
@@ -218,11 +219,11 @@ class Function:
             UserError: there is no such input, or an output before it would not depend on the item.
         """
         first = next(
-            (part for part in self._parts if isinstance(part, PromptSlot) and part.name == each), None
+            (part for part in self.parts if isinstance(part, PromptSlot) and part.name == each), None
         )
         if first is None or each in self.outputs:
             raise UserError(f"{self.name}: there is no input {each!r} to take items from")
-        before = self._parts[: self._parts.index(first)]
+        before = self.parts[: self.parts.index(first)]
         if any(isinstance(part, PromptSlot) and part.kind == "output" for part in before):
             raise UserError(f"{self.name}: map takes items of {each!r}, but an output stands before it")
 
@@ -231,7 +232,7 @@ class Function:
         steps = CallSteps(build, self.name, self.engine, self.outputs, when)
         for port, arg in inputs.items():
             steps.read(arg, self.input_steps.get(port, ()))
-        return steps.add(self._parts)
+        return steps.add(self.parts)
 
     def _inputs(self, args: tuple[object, ...], keywords: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments of a call by the names of the inputs."""

@@ -19,6 +19,7 @@ from stretto.programs.operators import Operator, operator_named
 from stretto.programs.outputs import Input, Output
 from stretto.service.apps.settings import checked_settings
 from stretto.service.bodies import decoded
+from stretto.service.prompt_room import PromptRoom
 from stretto.service.schema import CallBody, Placeholder
 
 _MAX_KNOWN = 4096
@@ -45,9 +46,11 @@ class Works:
     Args:
         check: called once for each new one, to check that it can run.
         apps: templates that calls may name.
+        room: how long prompts may be.
     """
 
-    def __init__(self, check: Callable[[Work], None], apps: Mapping[str, Template]) -> None:
+    def __init__(self, check: Callable[[Work], None], apps: Mapping[str, Template], room: PromptRoom) -> None:
+        self.room = room
         self._check = check
         self._apps = apps
         self._known: OrderedDict[_Key, Work] = OrderedDict()

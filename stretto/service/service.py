@@ -32,6 +32,7 @@ from stretto.service.openapi import openapi
 from stretto.service.places import LastInstances
 from stretto.service.pool.door import PoolDoor
 from stretto.service.pool.pool import WorkerPool
+from stretto.service.prompt_room import PromptRoom
 from stretto.service.request import ServiceRequest
 from stretto.service.session_routes import SessionRoutes
 from stretto.service.sessions import Sessions
@@ -88,7 +89,8 @@ class Service:
         deployed = apps or {}
         templates = {name: app.template for name, app in deployed.items()}
         self.apps = AppService(runtime, deployed, config.apps, is_shared=len(config.tenant) > 1)
-        works = Works(lambda work: check_engines(work, runtime.deployments), templates)
+        room = PromptRoom(runtime.deployments)
+        works = Works(lambda work: check_engines(work, runtime.deployments), templates, room)
         routes = SessionRoutes(
             config, self.sessions, works, places or LastInstances(), lambda: self.is_draining
         )

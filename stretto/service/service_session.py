@@ -112,6 +112,8 @@ class ServiceSession:
         async with self._changing:
             self._check_open()
             asked = await in_thread(is_long, lambda: self._read(body, bodies, works, known))
+            given = {name: read.value for name, read in asked.values.items()}
+            await works.room.check(asked.calls, given, self._session)
             self._check_open()
             self.tenant.check_tokens(asked.num_tokens, now_s)
             await self._carry_out(asked, body, is_long=is_long)

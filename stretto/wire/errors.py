@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -23,6 +24,8 @@ from stretto.model.errors import BadReply, BadServer, EngineUnavailable, Stretto
 _MAX_REASON_CHARS = 500
 _PASSING_TYPES = ("server_error", "internal_server_error", "overloaded_error", "rate_limit_error", "timeout")
 """Types of errors that are temporary, where a server reports no status."""
+_ABOUT_CONTEXT = re.compile(r"context[ _]length|maximum context|context size|too many tokens", re.IGNORECASE)
+"""Words with which servers refuse a prompt that is too long."""
 REDIRECTIONS = (301, 302, 303, 307, 308)
 REFUSING_ALL = (*REDIRECTIONS, 401, 403, 404, 405)
 """Statuses of answers that are the server's fault and not that of one request, as far as can be said."""
@@ -125,6 +128,11 @@ def wrong_method(method: str, path: str, allowed: Sequence[str]) -> RequestRefus
     """
     message = f"{path!r:.200} takes {' and '.join(allowed)}, not {method:.20}"
     return RequestRefused(ApiError(405, message, "MethodNotAllowedError"))
+
+
+def says_too_long(reason: str) -> bool:
+    """Return whether a server refuses a request because its prompt does not fit into the model's context."""
+    return _ABOUT_CONTEXT.search(reason) is not None
 
 
 def is_passing(status: int) -> bool:

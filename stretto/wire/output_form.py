@@ -9,7 +9,6 @@ structural tags are refused.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -66,7 +65,7 @@ class OutputForm:
         if self.kind == "regex":
             return {"regex": self.value}
         if self.kind == "choice":
-            return {"regex": "|".join(map(re.escape, self.value))}
+            return {"choices": self.value}
         raise unacceptable("structured_outputs", f"answers cannot be held to a {self.kind}")
 
 

@@ -16,7 +16,7 @@ from stretto.apps import advanced_rag, naive_rag
 from stretto.apps.components.builder import Builder
 from stretto.apps.components.component import Chain, OutPort
 from stretto.apps.plan_cache import PlanCache
-from stretto.components import Indexing, QueryExpansion, Reranking, Searching, Synthesis
+from stretto.components import Condition, Indexing, QueryExpansion, Reranking, Searching, Synthesis
 from stretto.graph.graph import Arg, Ref
 from stretto.graph.ops import Port
 from stretto.model.errors import ConfigError, StrettoError, TemplateError
@@ -257,6 +257,11 @@ REFUSED: list[tuple[Callable[[], object], type[StrettoError], str]] = [
         lambda: step("a", QUESTION, size=3),
         TemplateError,
         "a: there is no port or setting 'size'; ports: text, more",
+    ),
+    (
+        lambda: Condition(value=QUESTION, when=QUESTION),
+        TemplateError,
+        "condition: there is no port or setting 'when'; ports: value; LLMCall and ToolCall have it",
     ),
     (lambda: step("a")["texts"], TemplateError, "a: there is no out port 'texts'; there are text"),
     (lambda: step("a").feed(word=QUESTION), TemplateError, "a: there is no port or setting 'word'; ports"),

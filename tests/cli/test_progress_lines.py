@@ -102,6 +102,14 @@ def test_every_command_has_the_options(stretto: CommandLine) -> None:
             assert option in text, command
 
 
+def test_the_options_may_stand_before_the_command(stretto: CommandLine, doc: Path) -> None:
+    ended = stretto("--quiet", "ask", QUESTION, "--docs", doc)
+    assert ended.out
+    assert " s in all" not in ended.err
+    ended = stretto("--verbose", "models", "--quiet")
+    assert "--quiet and --verbose contradict each other" in ended.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -22,7 +22,7 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import discover
 from stretto.engines.openai_server.http import Http
 from stretto.engines.prompt_tokens import PromptTokenizer
-from stretto.model.errors import BadReply
+from stretto.model.errors import CapacityError
 from stretto.model.values import Segment
 from stretto.wire.errors import ApiError
 from stretto.wire.paths import ApiChoice
@@ -224,7 +224,7 @@ def test_a_server_that_is_to_hold_calls_to_the_schema_gets_the_tools_in_words() 
 
 def test_other_refusals_are_no_refusals_of_tools() -> None:
     too_long = ApiError(400, "This model's maximum context length is 4096 tokens.", "BadRequestError")
-    with pytest.raises(BadReply, match="maximum context length"):
+    with pytest.raises(CapacityError, match="maximum context length"):
         served(Reply.refusing(too_long))
 
 

@@ -70,8 +70,8 @@ def test_a_line_may_say_what_form_its_answer_has(tmp_path: Path) -> None:
     decodes = [store.get(number).decode or {} for number in range(len(store))]
     assert json.loads(decodes[0]["json_schema"]) == schema
     assert json.loads(decodes[1]["json_schema"]) == {"type": "object"}
-    assert decodes[2]["regex"] == r"a\.|b"
-    assert not {"json_schema", "regex"} & decodes[3].keys()
+    assert decodes[2]["choices"] == ("a.", "b")
+    assert not {"json_schema", "regex", "choices"} & decodes[3].keys()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from stretto import Input, Template
 from stretto.apps.components.llm_call import LLMCall
 from stretto.model.errors import StrettoError
 from stretto.service.calls import Works
+from stretto.service.prompt_room import PromptRoom
 from stretto.service.schema import CallBody
 
 ANSWER = LLMCall(prompt="Of {text}:\n", text=Input("text", "text"))
@@ -20,7 +21,9 @@ OUT = {"name": "answer", "in_out": True}
 
 
 def found(**call: Any) -> object:
-    return Works(lambda _: None, APPS).find(msgspec.convert({"app": "tell", **call}, CallBody))
+    return Works(lambda _: None, APPS, PromptRoom({})).find(
+        msgspec.convert({"app": "tell", **call}, CallBody)
+    )
 
 
 def test_an_app_is_found() -> None:

@@ -125,7 +125,9 @@ def test_a_tool_that_is_strict_is_so_at_the_server() -> None:
 def test_what_the_server_refuses_is_the_requests_fault(http: httpx.Client) -> None:
     answer = http.post(CHAT, json={"messages": [{"role": "user", "content": "word " * 6000}]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
-    assert answer.json()["error"]["message"].startswith("the engine answered 400: ")
+    assert answer.json()["error"]["message"].startswith(
+        "the prompt is too long for the LLM: its server answered 400"
+    )
 
 
 def test_a_bare_prompt_needs_a_server_that_completes(http: httpx.Client) -> None:

@@ -227,7 +227,7 @@ def able(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the scripted engine take JSON schemas, which it does not follow by itself."""
     from stretto.engines.scripted import engine
 
-    monkeypatch.setattr(engine, "BASIC", engine.BASIC | {"json_schema", "regex"})
+    monkeypatch.setattr(engine, "BASIC", engine.BASIC | {"json_schema", "regex", "choices"})
 
 
 @pytest.mark.usefixtures("able")
@@ -356,7 +356,7 @@ def test_a_schema_of_the_answer_reaches_the_engine(http: httpx.Client, desk: Des
     http.post(CHAT, json={"messages": HI, "response_format": form, "tools": [WEATHER]})
     assert json.loads(str(desk.decodes[-1].json_schema))["$defs"]["answer"] == {"type": "integer"}
     http.post(CHAT, json={"messages": HI, "structured_outputs": {"choice": ["a+", "b"]}})
-    assert desk.decodes[-1].regex == "a\\+|b"
+    assert desk.decodes[-1].choices == ("a+", "b")
 
 
 def test_vectors_are_numbers_or_base64(http: httpx.Client) -> None:

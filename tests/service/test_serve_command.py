@@ -14,8 +14,10 @@ import httpx
 import pytest
 from support.command_line import CommandLine
 
+from stretto import Input, Template
 from stretto import programs as P
-from stretto.cli.served_engines import with_usual_engines, with_vector_engines
+from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
+from stretto.components import ToolCall
 from stretto.engines.llms import llm_engine
 from stretto.model.errors import ConfigError
 from stretto.schema.tables import Tables
@@ -76,6 +78,25 @@ def test_engines_that_the_file_leaves_out_are_the_usual_ones() -> None:
         with_usual_engines([llm_engine("stand-in")], ["stand-in"], None, None)
     with pytest.raises(ConfigError, match="for an --llm that is a URL"):
         with_usual_engines([], ["stand-in"], "chat", None)
+
+
+def test_an_app_that_calls_python_functions_is_refused() -> None:
+    text = Input("text", "text")
+    loud = ToolCall(function="upper", text=text)
+    app = Template("loud", loud, {"loud": loud["result"]})
+    with pytest.raises(ConfigError, match=r"app 'loud' calls Python functions \(engine 'calls'\)"):
+        with_engines_of({"loud": app}, [llm_engine("stand-in")], None, [])
+
+
+def test_a_port_in_use_is_refused_before_engines_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stretto = CommandLine(monkeypatch, capsys)
+    monkeypatch.setattr("stretto.service.serve.run_service", lambda *_: pytest.fail("engines were started"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = stretto.refuses("serve", "--llm", "stand-in", "--port", str(port))
+    assert f"port {port} of 127.0.0.1 cannot be used: it is in use" in said
 
 
 @P.SemanticFunction(max_tokens=8)

@@ -30,10 +30,15 @@ from typing import Any, ClassVar, TypeAlias
 
 from stretto.apps.components.builder import Builder
 from stretto.apps.components.choices import NAMES, Choices
-from stretto.graph.graph import Ref
+from stretto.graph.graph import WHEN, Ref
 from stretto.graph.ops import Port
 from stretto.model.errors import ConfigError, TemplateError
 from stretto.model.nearest_name import did_you_mean
+
+_NO_WHEN = (
+    "; LLMCall and ToolCall have it: feed one of them from the branch and this component from that, or give "
+    "a component of your own the port Port('when', optional=True)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ class Component:
         for port, source in sources.items():
             if port not in names and not takes_any:
                 meant = f"ports: {', '.join(names)}{did_you_mean(port, (*names, *settings))}"
+                meant += _NO_WHEN if port == WHEN else ""
                 raise TemplateError(f"{self.name}: there is no port or setting {port!r}; {meant}")
             if port not in names and not isinstance(source, Input | OutPort):
                 meant = did_you_mean(port, settings) or f"; there are {', '.join(settings)}"

@@ -30,14 +30,13 @@ from stretto.engines.openai_server.known_server import KnownServer
 from stretto.engines.openai_server.places import ServerSlot
 from stretto.engines.openai_server.prompt import SentPrompt, encode, is_raw
 from stretto.engines.openai_server.task_answer import TaskAnswer, facts_for
-from stretto.engines.openai_server.tool_use import (
-    refuses_tools,
-)
+from stretto.engines.openai_server.tool_use import refuses_tools
 from stretto.llm.output.sampling import check_sampling
-from stretto.model.errors import BadReply, ConfigError, EngineUnavailable, StrettoError
+from stretto.model.errors import BadReply, CapacityError, ConfigError, EngineUnavailable, StrettoError
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Started, Usage
 from stretto.model.tools import ToolOffer
 from stretto.wire import paths
+from stretto.wire.errors import says_too_long
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class OpenAIServer:
             try:
                 done = await self._complete(task, task.decode, emit, rank, slot)
             except StrettoError as error:
-                emit(Failed(task.id, error.at(task.step)))
+                emit(Failed(task.id, self._told(error).at(task.step)))
             else:
                 emit(done)
 
@@ -121,6 +120,16 @@ class OpenAIServer:
         """Close all connections to the server."""
         await self._known.aclose()
         await self._http.aclose()
+
+    def _told(self, error: StrettoError) -> StrettoError:
+        """Return an error as readers of answers get it: a prompt that the server calls too long is so
+        everywhere, in the server's own words, and without its address, which the log keeps.
+        """
+        if not (isinstance(error, BadReply) and error.is_refusal and says_too_long(error.message)):
+            return error
+        _log.info("a prompt is too long: %s", error.message)
+        words = error.message.replace(self._http.name, "its server")
+        return CapacityError(f"the prompt is too long for the LLM: {words}")
 
     async def _complete(
         self,

@@ -21,6 +21,7 @@ CODES: Mapping[type[StrettoError], str] = {
     kind: _WORD.sub("_", kind.__name__).lower() for kind in _classes(StrettoError)
 }
 """Codes of the errors that Stretto raises on purpose: the names of their classes, in small letters."""
+_ADDRESS = re.compile(r"\bhttps?://[^\s,;'\"()]*[^\s,;:.'\"()]")
 _KINDS = {code: kind for kind, code in CODES.items()}
 
 
@@ -29,10 +30,18 @@ def code_of(error: StrettoError) -> str:
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
 
 
+def told_to_clients(error: StrettoError) -> str:
+    """Return the message of an error for clients of a service: that of an internal error, and the addresses
+    of engines, stay here.
+    """
+    if isinstance(error, InternalError):
+        return "there is a bug in the service"
+    return _ADDRESS.sub("the engine", error.message) if isinstance(error, EngineFailure) else error.message
+
+
 def error_to_wire(error: StrettoError) -> dict[str, object]:
-    """Return an error as an object of JSON. The message of an internal error stays here."""
-    message = "there is a bug in the service" if isinstance(error, InternalError) else error.message
-    return {"code": code_of(error), "message": message, "step": error.step}
+    """Return an error as an object of JSON, with the message that clients are told."""
+    return {"code": code_of(error), "message": told_to_clients(error), "step": error.step}
 
 
 def error_from_wire(fields: Mapping[str, Any], status: int = 422) -> StrettoError:

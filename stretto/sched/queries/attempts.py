@@ -20,7 +20,14 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 
-from stretto.model.errors import EffectInDoubt, EngineFailure, EngineTimeout, StrettoError
+from stretto.model.errors import (
+    CapacityError,
+    EffectInDoubt,
+    EngineFailure,
+    EngineTimeout,
+    Overloaded,
+    StrettoError,
+)
 from stretto.model.values import Failure
 from stretto.sched.queries.request import StepRequest, runs_of
 from stretto.sched.queries.results import Completed, Report, failed
@@ -156,9 +163,11 @@ class Attempts:
     def _try_again(self, attempt: _Attempt, lo: int, hi: int, error: StrettoError, now_s: float) -> bool:
         """Plan a further attempt of some items; return whether there is one."""
         request, strategy = attempt.request, attempt.request.node.strategy
-        if not isinstance(error, EngineFailure) or isinstance(error, EffectInDoubt) or request.node.runs_once:
+        is_too_large = isinstance(error, CapacityError) and not isinstance(error, Overloaded)
+        has_failed = isinstance(error, EngineFailure) and not isinstance(error, EffectInDoubt)
+        if not (has_failed or is_too_large) or request.node.runs_once:
             return False
-        if attempt.number < strategy.retries:
+        if attempt.number < strategy.retries and not is_too_large:
             again = _Attempt(
                 _part(request, lo, hi), attempt.number + 1, attempt.is_fallback, set(range(lo, hi))
             )

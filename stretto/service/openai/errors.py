@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stretto.http.refusals import UNSUPPORTED, Refused
 from stretto.model.errors import BadReply, CapacityError, Overloaded, StrettoError, UserError
+from stretto.programs.wire.errors import told_to_clients
 from stretto.wire.errors import RequestRefused
 from stretto.wire.response_requests import NAMES_IN_RESPONSES
 
 TOO_LONG = "context_length_exceeded"
-_ABOUT_CONTEXT = re.compile(r"context[ _]length|maximum context|context size|too many tokens", re.IGNORECASE)
-"""Words with which servers refuse a prompt that is too long."""
-_ADDRESS = re.compile(r"\bhttps?://\S+ answered\b")
 _CODES = {404: "model_not_found"}
 
 
@@ -38,11 +35,6 @@ def no_model(model: str, known: list[str]) -> Refused:
 def refused_as_too_long(message: str, param: str) -> Refused:
     """Return the refusal of a prompt that leaves no room for an answer."""
     return Refused(400, TOO_LONG, message, param=param)
-
-
-def _without_address(message: str) -> str:
-    """Return a server's refusal without its address, which is not for clients."""
-    return _ADDRESS.sub("the engine answered", message, count=1)
 
 
 @contextmanager
@@ -77,10 +69,8 @@ def as_refused(error: StrettoError, prompt: str) -> StrettoError:
             return error
         case CapacityError():
             return refused_as_too_long(error.message, prompt)
-        case BadReply(is_refusal=True) if _ABOUT_CONTEXT.search(error.message):
-            return refused_as_too_long(_without_address(error.message), prompt)
         case BadReply(is_refusal=True):
-            return Refused(400, "refused_by_engine", _without_address(error.message))
+            return Refused(400, "refused_by_engine", told_to_clients(error))
         case UserError():
             return Refused(400, "invalid_value", error.message)
     return error

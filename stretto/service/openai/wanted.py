@@ -71,7 +71,7 @@ class WantedText:
             return "tools"
         if "json_schema" in self.decode:
             return "response_format"
-        return "structured_outputs" if "regex" in self.decode else None
+        return "structured_outputs" if {"regex", "choices"} & self.decode.keys() else None
 
     @property
     def num_choices(self) -> int:
@@ -111,7 +111,7 @@ def wanted_chat(request: ChatRequest, body: Mapping[str, Any]) -> WantedText:
     tools = read_tools(request.tools, choice, is_parallel, answer)
     decode = _decode(request.options, DEFAULT_CHAT_TOKENS, strips=True)
     if tools is not None:
-        if "regex" in decode:
+        if {"regex", "choices"} & decode.keys():
             raise unsupported("structured_outputs", "tools go together with a JSON schema only")
         decode["json_schema"], decode["tools"] = tools.schema(), tools.offer()
     return WantedText(
