@@ -123,7 +123,7 @@ class ServerRoom:
             least, words = len(found) - _MOST_MERGED * len(pieces), f"{len(found)}"
         if least < self._most:
             return None
-        return f"has {words} tokens, and {card.id!r} takes {most} together with its answer"
+        return f"has {words} tokens, and the LLM takes {most} together with its answer"
 
 
 def _http_of(config: _Config) -> Http:

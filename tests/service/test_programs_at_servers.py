@@ -125,7 +125,8 @@ async def ask_as_llama_cpp() -> None:
         assert await room.refusal(["a" * 9000]) is None
         asked["tokens"] *= 2
         assert (
-            await room.refusal(["a" * 9000]) == "has 4000 tokens, and 'm' takes 2048 together with its answer"
+            await room.refusal(["a" * 9000])
+            == "has 4000 tokens, and the LLM takes 2048 together with its answer"
         )
         asked.clear()
         assert await room.refusal(["a" * (2048 * 128 - 1)]) is None
