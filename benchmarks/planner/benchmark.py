@@ -20,6 +20,7 @@ from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.presets import load_output_lengths
 from stretto.planner.application import Application, AppRequest
 from stretto.planner.bound import lower_bound_s
+from stretto.planner.compiled import compiled
 from stretto.planner.execute import execute
 from stretto.planner.execution import Execution
 from stretto.planner.machine import machine_of
@@ -192,6 +193,8 @@ def measure(chosen: list[Case], options: BenchmarkOptions) -> Report:
             "idle_gpu_s: seconds in which GPUs do not compute, loading included.",
             "paper: speedups of the paper over Max / Min.",
             "Prompts are synthetic, of the published sizes.",
+            f"The simulation was {'run as it is' if compiled() is None else 'compiled by numba'}, which CPU "
+            "seconds depend on.",
         ),
     )
 

@@ -18,15 +18,13 @@ import numpy as np
 from stretto.costs.step_arrays import Floats, ShapeArrays, steps_s
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.planner.circles import Circles, models_given
-from stretto.planner.compiled import compiled
 from stretto.planner.drawn_calls import ModelCalls, calls_together
 from stretto.planner.machine import ReplicaCost
 from stretto.planner.problem import Problem
 from stretto.planner.replica_run import ReplicaLoad
 from stretto.planner.simulate import check_requests, most_blocks, simulate_steps
 
-_MOST_REQUESTS = 4096
-_MOST_REQUESTS_COMPILED = 16384
+_MOST_REQUESTS = 16384
 _FEW_CALLS, _FEW_CHAINED_CALLS = 8192, 2048
 _NUM_SMALL = 3
 
@@ -63,7 +61,7 @@ class RunTimes:
 
     def __init__(self, problem: Problem, effort: Effort | None = None) -> None:
         self.problem = problem
-        self._effort = effort or Effort(_MOST_REQUESTS_COMPILED if compiled() else _MOST_REQUESTS)
+        self._effort = effort or Effort(_MOST_REQUESTS)
         self.num_devices = problem.machine.num_devices
         self.models = problem.models
         sources, given = problem.app.sources(problem.names), models_given(problem)
