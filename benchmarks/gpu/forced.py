@@ -10,7 +10,6 @@ from zlib import crc32
 
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.engine import TransformerLLM
-from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.tasks import LLMTask
 from stretto.model.values import Prompt
 
@@ -47,9 +46,8 @@ def forced_llm(length: Callable[[LLMTask], int]) -> type[TransformerLLM]:
     """Return the in-process engine with made-up tokens and chosen lengths of its answers."""
 
     class ForcedLLM(TransformerLLM):
-        def __init__(self, config: TransformerConfig) -> None:
-            super().__init__(config)
-            self.tokenizer = MadeUpTokens(Path(config.path), self.runner.config.vocabulary)
+        def _tokenizer_of(self, folder: Path) -> PromptTokenizer:
+            return MadeUpTokens(folder, self.runner.config.vocabulary)
 
         def admit(self, task: LLMTask, rank: tuple[float, ...]) -> None:
             if task.decode is not None:

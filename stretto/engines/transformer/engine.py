@@ -62,7 +62,7 @@ class TransformerLLM:
                 with_events=config.with_kv_events,
             )
         )
-        self.tokenizer = _load_tokenizer(folder)
+        self.tokenizer = self._tokenizer_of(folder)
         kv_tokens = self.runner.num_blocks * config.block_tokens
         context_tokens = self.runner.config.context_tokens
         self._new_runs = NewRuns(
@@ -205,6 +205,9 @@ class TransformerLLM:
     def close(self) -> None:
         """Free the model and the KV memory."""
         del self.runner
+
+    def _tokenizer_of(self, folder: Path) -> PromptTokenizer:
+        return _load_tokenizer(folder)
 
     def _choice_of(self, sequence: TokenSequence) -> TokenChoice | None:
         return self._by_sequence[sequence.id].choice()
