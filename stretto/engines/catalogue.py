@@ -54,6 +54,7 @@ def local_engines(
     dtype: str | None = None,
     functions: Mapping[str, Callable[..., object]] | None = None,
     profiles: Mapping[str, Profile] | None = None,
+    kept_texts: int = 0,
 ) -> list[Deployment]:
     """Return the declarations of the engines that the ready-made RAG apps need, with one instance each.
 
@@ -67,11 +68,12 @@ def local_engines(
         dtype: type of their weights and activations.
         functions: functions that the op `call` may call, by name; if given, there is an engine "calls" too.
         profiles: profiles by engine, in place of the built-in ones.
+        kept_texts: see `EmbeddingConfig`.
     """
     counted_by = MINILM if is_url(embedding_model) else embedding_model
     engines = [
         deploy("chunking", Chunking, ChunkingConfig(counted_by), profile=PROFILES["chunking"]),
-        embedding_engine(embedding_model, device=device, dtype=dtype),
+        embedding_engine(embedding_model, device=device, dtype=dtype, kept_texts=kept_texts),
         vectors or vectors_engine(),
         reranking_engine(reranking_model, device=device, dtype=dtype),
         llm or llm_engine(None),
@@ -84,7 +86,9 @@ def local_engines(
     ]
 
 
-def embedding_engine(model: str, *, device: str | None = None, dtype: str | None = None) -> Deployment:
+def embedding_engine(
+    model: str, *, device: str | None = None, dtype: str | None = None, kept_texts: int = 0
+) -> Deployment:
     """Return the engine "embedding": a model's name or path, or the URL of a server.
 
     Args:
@@ -92,10 +96,13 @@ def embedding_engine(model: str, *, device: str | None = None, dtype: str | None
             core, such as "cpu:3", stands for the CPU.
         dtype: type of its weights and activations; None is bfloat16 on a CPU that computes with it, else
             float32.
+        kept_texts: see `EmbeddingConfig`.
     """
     if is_url(model):
         return _at_server("embedding", model)
-    config = EmbeddingConfig(model, dtype=dtype or "auto", device=shared_device(device))
+    config = EmbeddingConfig(
+        model, dtype=dtype or "auto", device=shared_device(device), kept_texts=kept_texts
+    )
     profile = PROFILES["embedding" if config.dtype_on("cpu") == "bfloat16" else "embedding-float32"]
     return deploy("embedding", Embedding, config, profile=profile)
 

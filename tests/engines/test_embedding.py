@@ -45,6 +45,28 @@ def test_texts_of_like_meaning_are_near(embedding: Embedding) -> None:
     assert cat @ kitten > 0.5 > cat @ dogs
 
 
+def test_kept_texts_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Embedding(EmbeddingConfig(kept_texts=4, dtype="float32", num_threads=1))
+    first = vectors_of(engine, *TEXTS[:3])
+    computed: list[str] = []
+    encode = engine._encode
+
+    def encode_and_tell(texts: list[str]) -> NDArray[np.float32]:
+        computed.extend(texts)
+        return encode(texts)
+
+    monkeypatch.setattr(engine, "_encode", encode_and_tell)
+    assert np.array_equal(
+        vectors_of(engine, *TEXTS[:3], "new", TEXTS[0]), [*first, *vectors_of(engine, "new"), first[0]]
+    )
+    assert computed == ["new"]
+    vectors_of(engine, "a", "b", "c", "d")
+    computed.clear()
+    vectors_of(engine, TEXTS[1])
+    assert computed == [TEXTS[1][: len(computed[0])]]
+    engine.close()
+
+
 # bfloat16 takes seconds on processors that do not compute with it.
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_a_vector_depends_on_its_text_alone(dtype: str) -> None:

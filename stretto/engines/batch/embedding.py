@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,17 +51,22 @@ class EmbeddingConfig:
             CPU that computes with it natively, else float32. Vectors are float32 in any case.
         device: torch device that runs the model, such as "cpu" or "cuda:1"; "auto" is the first GPU if there
             is one, else the CPU.
+        kept_texts: number of texts, those used last, whose vectors are kept on a CPU: queries over the same
+            documents compute each text once. A kept text takes some 3 kB.
 
     Raises:
-        ConfigError: `num_threads` or `dtype` is unusable.
+        ConfigError: `num_threads`, `dtype` or `kept_texts` is unusable.
     """
 
     model: str = MINILM
     num_threads: int | None = None
     dtype: str = "auto"
     device: str = "cpu"
+    kept_texts: int = 0
 
     def __post_init__(self) -> None:
+        if self.kept_texts < 0:
+            raise ConfigError(f"kept_texts is {self.kept_texts}; it must be at least 0")
         if self.num_threads is not None and self.num_threads < 1:
             raise ConfigError(f"num_threads is {self.num_threads}; it must be at least 1, or None")
         known = ("auto", *DTYPES)
@@ -114,6 +120,7 @@ class Embedding(BatchEngine):
         self._leading = LeadingText(model.tokenizer, model.max_tokens)
         self._computing = computing
         self._is_unwanted: Callable[[int], bool] = lambda _: False
+        self._vector_of = lru_cache(config.kept_texts)(self._compute)
         num_helpers = (config.num_threads or num_cores()) - 1
         self._one_by_one = SideBySide(self._answer, num_helpers, _use_one_thread) if model.is_on_cpu else None
 
@@ -144,7 +151,13 @@ class Embedding(BatchEngine):
     def _answer(self, application: OpApplication) -> object:
         if self._is_unwanted(application.task.id):
             return unwanted(application)
-        return self._encode([self._leading.cut(embedded_text(application))])[0]
+        vector: NDArray[np.float32] = self._vector_of(self._leading.cut(embedded_text(application)))
+        return vector
+
+    def _compute(self, text: str) -> NDArray[np.float32]:
+        vector: NDArray[np.float32] = self._encode([text])[0]
+        vector.setflags(write=False)  # all that ask for the text share it
+        return vector
 
 
 def embedded_text(application: OpApplication) -> str:
