@@ -135,7 +135,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.graph.ops": {"OPS": "stretto.graph.op_table:OPS"},
     "stretto.graph.passes.parts": {"Part": "StepPart"},
     "stretto.graph.passes.steps": {"Step": "PredictedStep"},
-    "stretto.graph.unroll": {"Step": "UnrolledStep"},
     "stretto.http.client.client": {"Answer": "HttpAnswer", "Client": "HttpClient"},
     "stretto.http.server": {"AsgiPort": "HttpServer"},
     "stretto.llm.cache.tree": {"PrefixTree": "CacheTree"},
