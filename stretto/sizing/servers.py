@@ -11,8 +11,8 @@ from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import StepCost
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Replica
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import OutputSource
 

@@ -25,7 +25,8 @@ from stretto.sizing.report import as_data, check_possible, sentence, tried
 from stretto.sizing.servers import Server
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
-from stretto.sizing.traffic import Traffic, traffic_of
+from stretto.sizing.traffic import Traffic
+from stretto.sizing.traffic_of_trace import traffic_of
 from stretto.sizing.trial import Fleet, Outcome, run
 from stretto.sizing.variants import variants_of
 from stretto.trace.agents.requests import AgentRequest, SizedPrompt, checked_trace
