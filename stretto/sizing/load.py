@@ -32,6 +32,10 @@ _LEAST_S = 20.0
 _LEAST_WARM_S = 45.0
 """Caches are empty at first. A server computes what its KV memory holds in about this time."""
 _ROUNDING_S = 1e-9
+_WAY_S = 0.005
+"""Least time from the end of a request to one that waits for it: the answer goes to the client and the next
+request comes back. The server has begun its next step by then, so that the request misses this step.
+"""
 _LONGEST = 4
 """Measured times after which a run ends, unless jobs may take longer within the objectives."""
 _CHECKS = 16
@@ -259,13 +263,13 @@ class JobLoad(Observer):
             self._num_measured -= 1
             self._measures.add("job", now_s - running.start_s)
         if (lane := running.lane) is not None:
-            self._clock.at(now_s, lambda: self._start(lane.choice(self._traffic.jobs), lane))
+            self._clock.at(now_s + _WAY_S, lambda: self._start(lane.choice(self._traffic.jobs), lane))
 
     def _plan_next(self, running: _Running) -> None:
         next_s = running.plan.next_s
         if next_s is None or running.start_s + next_s >= running.planned_s:
             return
-        running.planned_s = at_s = max(running.start_s + next_s, self._clock.now_s)
+        running.planned_s = at_s = max(running.start_s + next_s, self._clock.now_s + _WAY_S)
         self._clock.at(at_s, lambda: self._due(running))
 
     def _due(self, running: _Running) -> Sequence[Event]:

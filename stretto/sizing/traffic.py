@@ -24,7 +24,7 @@ from stretto.trace.agents.requests import AgentRequest, AgentTrace, BlockRuns, S
 NOMINAL_REQUEST_S = 0.2
 NOMINAL_TOKEN_S = 0.02
 """Assumed seconds of a request and of each token of its answer, where a job is entered in its middle."""
-_BLOCK_TOKENS, _MOST_BLOCK_TOKENS = 16, 128
+SERVER_BLOCK_TOKENS, _MOST_BLOCK_TOKENS = 16, 128
 _BLOCKS = 64
 """Number of blocks of a mean prompt up to which the simulation is fast."""
 _MOST_DISTANCE = 1 << 20
@@ -151,10 +151,11 @@ class Traffic:
     def block_tokens(self) -> int:
         """Length of simulated KV blocks: 16 tokens, as servers have them, and more for long prompts.
 
-        Prefixes are found to the token in either case; long blocks are simulated faster.
+        Long blocks are simulated faster. Prefixes are found to the token in them, so that they are as long as
+        on servers, but for less than a server's block.
         """
         wanted = self.mean_prompt / _BLOCKS
-        return min(_MOST_BLOCK_TOKENS, max(_BLOCK_TOKENS, 1 << round(math.log2(max(1.0, wanted)))))
+        return min(_MOST_BLOCK_TOKENS, max(SERVER_BLOCK_TOKENS, 1 << round(math.log2(max(1.0, wanted)))))
 
     @property
     def is_of_sessions(self) -> bool:
