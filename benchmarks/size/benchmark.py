@@ -38,7 +38,7 @@ from stretto.sizing.load import Load, Unit
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study, samples_for, shown_load
-from stretto.sizing.traffic import traffic_of
+from stretto.sizing.traffic_of_trace import traffic_of
 from stretto.sizing.trial import Fleet, run
 
 MAX_LAG = 0.05

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from stretto.cluster.class_loads import ClassLoads, latency_room
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import PlacementEvent, PlacementRequest
+from stretto.cluster.placement import PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 
 _LATENCY_WEIGHT = 4.0
 """Weight of a second of delay of a request for latency; that of a request for throughput is 1."""

@@ -6,15 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import (
-    Bound,
-    Dispatched,
-    Ended,
-    Left,
-    PlacementEvent,
-    PlacementRequest,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Dispatched, Ended, Left, PlacementEvent, Unbound
+from stretto.cluster.placement_request import PlacementRequest
 
 _COMES = (Dispatched, Bound)
 _OF_REQUESTS = (Dispatched, Ended, Bound, Unbound)

@@ -15,10 +15,10 @@ from stretto.emulate.faults import ServerFault
 from stretto.emulate.llm_plan import PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.http.client.address import check_port
-from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
 from stretto.model.nearest_name import nearest_name
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 
 _MEMORY_BYTES: Mapping[str, int] = {"RTX-3090": 24 * 2**30}
 """Memory of devices whose presets have none, by their data sheets."""

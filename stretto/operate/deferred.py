@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.sched.observer import Observer, Observers
 from stretto.sched.request_trace import RequestTrace
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
 from stretto.model.record import record
 from stretto.sched.observer import Observer

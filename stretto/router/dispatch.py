@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.router.loads import has_room
 from stretto.router.messages import RouterAction, Ticket
 from stretto.router.offline_at_workers import is_offline_request

@@ -17,10 +17,10 @@ from time import monotonic
 from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
 from stretto.router import believable
-from stretto.router.config import WorkerConfig
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
 from stretto.router.question import ask
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.worker_link import WorkerLink
 from stretto.router.workers import KEY_HINT, NO_KEY_HINT
 from stretto.wire import paths

@@ -11,16 +11,8 @@ from heapq import heappop, heappush
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.loading import loading_shares
-from stretto.cluster.placement import (
-    Choice,
-    Dispatched,
-    Emptied,
-    Ended,
-    Joined,
-    Left,
-    Placement,
-    PlacementRequest,
-)
+from stretto.cluster.placement import Choice, Dispatched, Emptied, Ended, Joined, Left, Placement
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prompt_keys import BYTES
 from stretto.router.expected_answers import ExpectedAnswers
 from stretto.router.hit_correction import HitCorrection, ReportedHits

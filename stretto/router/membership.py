@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from stretto.cluster.loading import loading_shares
 from stretto.model.errors import ConfigError
-from stretto.router.config import WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.learned_slots import JUST_SENT_S
 from stretto.router.messages import Check, Cut, RouterAction, Stop, WorkerGone, WorkerId
 from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.repeats import Repeats
 from stretto.router.turns import Turns
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.workers import Worker
 
 

@@ -16,7 +16,8 @@ from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kept_free import KeptFree, RoomPerInstance
 from stretto.cluster.offline_room import SHARE, OfflineRoom
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.profile import Profile
 from stretto.router.messages import Ticket, WorkerId
 

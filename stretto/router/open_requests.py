@@ -14,8 +14,8 @@ from stretto.cluster.placement import Bound, Choice, Placement, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.backlog import DeferredMachine
-from stretto.model.deployment import Engine
 from stretto.model.profile import UNKNOWN_LLM
+from stretto.model.replica import Engine
 from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.announcing.announcer import Announcer

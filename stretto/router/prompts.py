@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.prompt_keys import BYTES, hash_text
 from stretto.router.body_edits import form_model, members_of, values_of
 from stretto.router.messages import RoutedRequest

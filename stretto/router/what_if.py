@@ -21,8 +21,9 @@ import numpy as np
 from stretto.costs.shape import StepShape
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.operate.traffic import SeenRequest, read_requests
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.virtual_door import ServedTimes, serve_virtually
+from stretto.router.worker_config import WorkerConfig
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, SizedPrompt, checked_trace

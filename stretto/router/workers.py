@@ -30,13 +30,13 @@ from stretto.cluster.fleet import Fleet
 from stretto.cluster.restarts import delay_s
 from stretto.cluster.transitions import State
 from stretto.engines.openai_server.server import OpenAIServer
-from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 from stretto.router.believable import model_tokens, rest_s
-from stretto.router.config import WorkerConfig
 from stretto.router.keys import KeyRests
 from stretto.router.learned_slots import LearnedSlots
 from stretto.router.messages import WorkerId
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.worker_url import server_of
 
 _MOST_LISTED = 1000

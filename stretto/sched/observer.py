@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.model.foreign import raised
 from stretto.model.record import record
-from stretto.sched.messages import Action, Event
+from stretto.sched.actions import Action
+from stretto.sched.messages import Event
 from stretto.sched.request_trace import RequestTrace
 
 _log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import StepCost
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Replica
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import OutputSource
 from stretto.sizing.traffic import SERVER_BLOCK_TOKENS
@@ -69,7 +69,7 @@ class Server:
         unmodified servers do.
 
         Args:
-            block_tokens: tokens of a KV block. Servers have blocks of 16 tokens and reuse whole ones alone; of
+            block_tokens: tokens of a KV block. Servers have blocks of 16 and reuse whole ones alone; of
                 longer ones, which are simulated faster, the tokens before a difference are reused too.
             reports_kv: whether it tells what its cache holds, which changes nothing where it is the only one.
         """

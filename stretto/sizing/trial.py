@@ -7,10 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.model.deployment import Deployment, Engine
+from stretto.model.deployment import Deployment
+from stretto.model.replica import Engine
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
-from stretto.sizing.load import JobLoad, Load
+from stretto.sizing.job_load import JobLoad
+from stretto.sizing.load import Load
 from stretto.sizing.measured import Enough
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import ENGINE, MAX_RUNNING, Server

@@ -12,17 +12,8 @@ from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import (
-    Bound,
-    Choice,
-    Dispatched,
-    Ended,
-    Joined,
-    Left,
-    PlacementRequest,
-    Purpose,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Choice, Dispatched, Ended, Joined, Left, Unbound
+from stretto.cluster.placement_request import PlacementRequest, Purpose
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.profile import Profile
 

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.http.tls import ClientTls
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.discovery.source import Located
 from stretto.router.discovery.sources import worker_sources
 from stretto.router.discovery.wanted_workers import AddWorker, DrainWorker, ResizeWorker, WantedWorkers
 from stretto.router.discovery.watched_file import read_workers
 from stretto.router.found_workers import DnsConfig, KubernetesConfig
+from stretto.router.worker_config import WorkerConfig
 
 
 def config_of(number: int, **settings: object) -> WorkerConfig:

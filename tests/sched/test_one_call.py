@@ -11,23 +11,15 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import CapacityError, EngineUnavailable, StrettoError
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Done, Failed, LLMEvent, Piece, Started, Usage
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.planner.running.requests import PromptMessage
-from stretto.sched.messages import (
-    Action,
-    AddInstance,
-    Admit,
-    Cancel,
-    Event,
-    InstanceLost,
-    InstanceReady,
-    LLMReport,
-    Reply,
-    Submit,
-)
+from stretto.sched.actions import Action, Admit, Reply
+from stretto.sched.engine_events import AddInstance, InstanceLost, InstanceReady, LLMReport
+from stretto.sched.messages import Cancel, Event, Submit
 from stretto.sched.queries.one_call import OneCall
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.system import System

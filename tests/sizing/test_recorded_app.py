@@ -15,7 +15,7 @@ from stretto.sizing.asked import parse_servers
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
-from stretto.sizing.traffic import traffic_of
+from stretto.sizing.traffic_of_trace import traffic_of
 from stretto.sizing.trial import Fleet, run
 from stretto.trace.lines import TraceError
 from stretto.trace.run_file import RunRecorder

@@ -18,7 +18,8 @@ from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
-from stretto.sizing.traffic import Traffic, traffic_of
+from stretto.sizing.traffic import Traffic
+from stretto.sizing.traffic_of_trace import traffic_of
 from stretto.sizing.trial import Fleet
 
 

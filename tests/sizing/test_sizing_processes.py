@@ -13,7 +13,7 @@ from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.processes import in_processes
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
-from stretto.sizing.traffic import traffic_of
+from stretto.sizing.traffic_of_trace import traffic_of
 from stretto.sizing.trial import Fleet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"

@@ -9,25 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stretto.sched.messages import Event, Submit
 
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
-from stretto.sched.messages import Event, Reply, Submit
+from stretto.sched.actions import Reply
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import OutputSource, made_up_token_ids
 from stretto.sizing.answer import Answer, answers
 from stretto.sizing.asked import parse_servers
 from stretto.sizing.capacity import crossing
-from stretto.sizing.load import JobLoad, Load
+from stretto.sizing.job_load import JobLoad
+from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.page import answer_page
 from stretto.sizing.report import as_data, check_possible, sentence, tried
 from stretto.sizing.servers import Server
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
-from stretto.sizing.traffic import Traffic, traffic_of
+from stretto.sizing.traffic import Traffic
+from stretto.sizing.traffic_of_trace import traffic_of
 from stretto.sizing.trial import Fleet, Outcome, run
 from stretto.sizing.variants import variants_of
 from stretto.trace.agents.requests import AgentRequest, SizedPrompt, checked_trace

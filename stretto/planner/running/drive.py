@@ -34,7 +34,7 @@ from stretto.planner.running.replicas import MakeReplica, engine_of_model
 from stretto.planner.running.sent_lines import AskLines
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.sched.observer import Observer
 
 _WINDOW = 4608

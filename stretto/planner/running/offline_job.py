@@ -18,7 +18,7 @@ from stretto.planner.running.run import RunOutcome
 from stretto.planner.running.sent_lines import AskLines
 from stretto.planner.running.unplanned_run import OfflineJob, answer_all
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 
 _WINDOW = 512
 """Most calls that the runtime has at once, more than a few instances run."""

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stretto.model.errors import ConfigError, StrettoError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.discovery.source import Want
+from stretto.router.worker_config import WorkerConfig
 from stretto.schema.reading import FileMark, file_mark, read_tables
 
 _LOOK_S = 1.0

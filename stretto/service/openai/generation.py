@@ -14,7 +14,7 @@ from stretto.model.tasks import Ending, Finish, Objective, Usage
 from stretto.planner.running.call_graphs import CallGraphs, inputs_of
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.service.openai.wanted import WantedText
 from stretto.wire.answers import TokenCounts
 
