@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stretto.sched.messages import Event, Submit
 
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
 from stretto.sched.actions import Reply
+from stretto.sched.messages import Event, Submit
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import OutputSource, made_up_token_ids
 from stretto.sizing.answer import Answer, answers
