@@ -23,6 +23,10 @@ from stretto.sizing.traffic import RecordedJob, Traffic
 from stretto.trace.agents.plan import AgentPlan
 
 _ROUNDING_S = 1e-9
+_WAY_S = 0.005
+"""Least time from the end of a request to one that waits for it: the answer goes to the client and the next
+request comes back. The server has begun its next step by then, so that the request misses this step.
+"""
 
 
 _CHECKS = 16
@@ -174,13 +178,13 @@ class JobLoad(Observer):
         """End a job; where so many run at once, another one begins."""
         self._measures.job_ends(running, now_s)
         if (lane := running.lane) is not None:
-            self._clock.at(now_s, lambda: self._start(lane.choice(self._traffic.jobs), lane))
+            self._clock.at(now_s + _WAY_S, lambda: self._start(lane.choice(self._traffic.jobs), lane))
 
     def _plan_next(self, running: RunningJob) -> None:
         next_s = running.plan.next_s
         if next_s is None or running.start_s + next_s >= running.planned_s:
             return
-        running.planned_s = at_s = max(running.start_s + next_s, self._clock.now_s)
+        running.planned_s = at_s = max(running.start_s + next_s, self._clock.now_s + _WAY_S)
         self._clock.at(at_s, lambda: self._due(running))
 
     def _due(self, running: RunningJob) -> Sequence[Event]:

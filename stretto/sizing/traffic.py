@@ -17,7 +17,7 @@ from pathlib import Path
 from stretto.model.errors import ConfigError
 from stretto.trace.agents.requests import AgentTrace
 
-_BLOCK_TOKENS, _MOST_BLOCK_TOKENS = 16, 128
+SERVER_BLOCK_TOKENS, _MOST_BLOCK_TOKENS = 16, 128
 _BLOCKS = 64
 """Number of blocks of a mean prompt up to which the simulation is fast."""
 
@@ -142,10 +142,10 @@ class Traffic:
     def block_tokens(self) -> int:
         """Length of simulated KV blocks: 16 tokens, as servers have them, and more for long prompts.
 
-        Prefixes are found to the token in either case; long blocks are simulated faster.
+        Long blocks are simulated faster. Prefixes are found to the token in them.
         """
         wanted = self.mean_prompt / _BLOCKS
-        return min(_MOST_BLOCK_TOKENS, max(_BLOCK_TOKENS, 1 << round(math.log2(max(1.0, wanted)))))
+        return min(_MOST_BLOCK_TOKENS, max(SERVER_BLOCK_TOKENS, 1 << round(math.log2(max(1.0, wanted)))))
 
     @property
     def is_of_sessions(self) -> bool:

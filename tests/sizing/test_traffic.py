@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
+from stretto.sched.actions import Reply
+from stretto.sched.messages import Event, Submit
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import OutputSource, made_up_token_ids
 from stretto.sizing.answer import Answer, answers
 from stretto.sizing.asked import parse_servers
 from stretto.sizing.capacity import crossing
+from stretto.sizing.job_load import JobLoad
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.page import answer_page
@@ -118,6 +122,34 @@ def test_the_time_before_what_is_measured_does_not_shrink_with_the_load(traffic:
     few, many = (Load("sessions", number).window(traffic, objectives, 400) for number in (2, 2000))
     assert few.warm_s > many.warm_s >= 45
     assert many.end_s - many.warm_s >= 20
+
+
+class ListedClock:
+    """A driver that notes what a load plans."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.planned: list[tuple[float, Callable[[], Sequence[Event]]]] = []
+
+    def at(self, at_s: float, happen: Callable[[], Sequence[Event]]) -> None:
+        self.planned.append((at_s, happen))
+
+
+def test_a_request_that_waits_for_another_misses_the_step_that_begins_at_its_end(tmp_path: Path) -> None:
+    lines = [line for number in range(2) for line in turns(number, delay=0)]
+    traffic = traffic_of(read_traffic(written(tmp_path / "t.jsonl", lines)))
+    load, clock = Load("per_s", 0.1), ListedClock()
+    jobs = JobLoad(traffic, load, SLO, load.window(traffic, SLO, 4), 0)
+    jobs.attach(clock)
+    arrives_s, arrive = clock.planned[-1]
+    clock.now_s = arrives_s
+    (submitted,) = arrive()
+    assert isinstance(submitted, Submit)
+    clock.planned.clear()
+    clock.now_s = arrives_s + 3
+    jobs.on_reply(Reply(submitted.query, {}))
+    (next_s,) = (at_s for at_s, _ in clock.planned)
+    assert next_s == pytest.approx(arrives_s + 3.005)
 
 
 def test_a_rate_lets_jobs_arrive(traffic: Traffic) -> None:

@@ -234,7 +234,7 @@ class Stretto(ScoredPlacement):
 
     def observe(self, event: PlacementEvent) -> None:
         """Update the index, the rates, and where classes and groups run."""
-        self._classes.observe(event)
+        self._classes.loads.observe(event)
         self._together.observe(event)
         super().observe(event)
 
