@@ -27,12 +27,13 @@ from stretto.router.announcing.wire import (
     read_message,
     write_message,
 )
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.peer_link import PeerLink
 from stretto.router.peers import peers as followed
 from stretto.router.peers.peers import SILENT_S, Peers
 from stretto.router.router_state import RouterState
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 
 
 def sent(number: int, blocks: bytes = b"") -> SentRecord:

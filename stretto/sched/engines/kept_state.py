@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.cluster.messages import InstanceId
-from stretto.sched.messages import Action, Release
+from stretto.sched.actions import Action, Release
 
 
 class KeptState:
