@@ -18,6 +18,7 @@ class AnswerParser:
 
     Attributes:
         status: status of the answer; 0 before its head is complete.
+        content_type: type of the body; b"" if the head does not tell.
         length: number of bytes of the body; None if the head does not tell.
         ends_with_connection: whether the body ends when the connection does.
         keeps_alive: whether the connection can be used again.
@@ -32,6 +33,7 @@ class AnswerParser:
         self.status = 0
         self.reason = b""
         self.headers: Headers = []
+        self.content_type = b""
         self.length: int | None = None
         self.keeps_alive = False
         self.is_complete = False
@@ -103,6 +105,8 @@ class AnswerParser:
         self.headers.append((name, value))
         if name == b"content-length":
             self.length = int(value)
+        elif name == b"content-type":
+            self.content_type = self.content_type or value
         elif name == b"transfer-encoding":
             self._is_chunked = True
 
@@ -139,7 +143,7 @@ class AnswerParser:
             self.is_complete = True
             self._parser = None
         else:
-            self.reason, self.headers, self.length = b"", [], None
+            self.reason, self.headers, self.content_type, self.length = b"", [], b"", None
 
 
 def _second_answer() -> BadReply:
