@@ -20,17 +20,22 @@ class Backlog:
     Args:
         most: number of calls that wait, at which all are made; None for no limit.
         soon: called with `catch_up` when there is something to do; None where nobody needs it soon.
+        on_error: called with what a call raises; None raises it.
 
     Attributes:
         waiting: what is to be called, in order.
     """
 
     def __init__(
-        self, most: int | None = None, soon: Callable[[Callable[[], None]], object] | None = None
+        self,
+        most: int | None = None,
+        soon: Callable[[Callable[[], None]], object] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
     ) -> None:
         self.waiting: deque[Callable[[], object]] = deque()
         self._most = most
         self._soon = soon
+        self._on_error = on_error
         self._is_catching_up = False
 
     def add(self, call: Callable[[], object]) -> None:
@@ -50,7 +55,12 @@ class Backlog:
         self._is_catching_up = True
         try:
             while self.waiting:
-                self.waiting.popleft()()
+                try:
+                    self.waiting.popleft()()
+                except Exception as error:
+                    if self._on_error is None:
+                        raise
+                    self._on_error(error)
         finally:
             self._is_catching_up = False
             if self.waiting and self._soon is not None:  # a call has failed

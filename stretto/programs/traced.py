@@ -18,9 +18,9 @@ from stretto.graph.graph import Graph
 from stretto.model.errors import ConfigError, StrettoError, UserError
 from stretto.model.foreign import described
 from stretto.model.tasks import Criteria, Usage
-from stretto.programs.client import made_call
 from stretto.programs.fragment import Fragment, WaitingCall, Work
 from stretto.programs.ledger import Ledger
+from stretto.programs.pending_calls import made_call
 from stretto.programs.values import checked_value
 from stretto.programs.variable import CURRENT, SemanticVariable
 from stretto.sched.vocabulary import Vocabulary

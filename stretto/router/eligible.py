@@ -56,6 +56,8 @@ class Eligible:
         left.
         """
         able, num_taking = self.able(client)
+        if now_s >= self._workers.rests_until_s and client.room_at is None and not client.tried:
+            return None if len(able) == num_taking else [worker.id for worker in able]
         client_key = client.request.client_key
         among = [
             worker.id

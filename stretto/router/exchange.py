@@ -24,7 +24,7 @@ from stretto.router.programs import RoutedProgram
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.router_state import RouterState
 from stretto.router.taken_answer import TakenAnswer
-from stretto.router.told_headers import RETRY_AFTER, retry_after_s, told_headers
+from stretto.router.told_headers import RETRY_AFTER, told_headers, told_retry_s
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.request_trace import RequestTrace
 from stretto.wire.errors import REDIRECTIONS, ApiError, is_passing
@@ -118,9 +118,11 @@ class RoutedExchange:
     def begin(
         self, routed: RoutedRequest, register: Callable[[RoutedExchange, RoutedRequest], None]
     ) -> list[RouterAction]:
-        """Bring the request to the state machine; return what is to be done, once `register` was called."""
+        """Bring the request to the state machine, which must know all that has happened; return what is to
+        be done, once `register` was called.
+        """
         self.outgoing.read(routed)
-        state, trace = self.router_state, self.trace
+        state, trace = self.door.unsettled_state, self.trace
         trace.placed_s = placed_s = monotonic()
         trace.model, trace.estimated_tokens, trace.repaired = routed.model, routed.num_tokens, routed.repaired
         trace.is_listed = state.view.is_listed(routed.model)
@@ -156,16 +158,16 @@ class RoutedExchange:
             if trace.computing is trace.tries[-1]:  # else it counts the KV that it was sent
                 trace.cached_tokens = usage.num_cached
             trace.output_tokens = usage.num_output
-            actions = self.router_state.answered(
+            actions = self.door.unsettled_state.answered(
                 self.ticket,
                 answer.status,
                 usage,
                 now_s,
                 was_paused=self.attempts.was_paused,
-                retry_after_s=retry_after_s(answer),
+                retry_after_s=told_retry_s(answer),
             )
         except Exception:
-            actions = self.router_state.left(self.ticket, now_s)
+            actions = self.door.unsettled_state.left(self.ticket, now_s)
             raise
         finally:
             self.door.ended(self)

@@ -14,8 +14,8 @@ from stretto.cluster.placement import Bound, Choice, Placement, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.backlog import DeferredMachine
-from stretto.model.deployment import Engine
 from stretto.model.profile import UNKNOWN_LLM
+from stretto.model.replica import Engine
 from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.announcing.announcer import Announcer
@@ -96,7 +96,7 @@ class OpenRequests:
         self.yields_s = engine.age_limit_s
         account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
         self.account = DeferredMachine(
-            account, _MOST_UNTOLD, lambda: bool(self.waiting) or self.announcer is not None
+            account, _MOST_UNTOLD, lambda: bool(self.waiting.queues) or self.announcer is not None
         )
         self.waiting = Waiting(engine, profile, account, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
@@ -140,7 +140,8 @@ class OpenRequests:
         first requests where nearly all programs make only one, but for one of `_WATCHED`, by which it is
         noticed when that changes.
         """
-        if request.program.has_returned or request.step is not None or self.waiting or len(self.room):
+        program = request.program
+        if program.has_returned or request.step is not None or self.waiting.queues or self.room.held:
             return False
         return ticket % _WATCHED != 0 and self.account.machine.makes_one_query(request.model)
 

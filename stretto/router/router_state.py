@@ -34,7 +34,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.placement import Placement, PlacementRequest, Purpose
+from stretto.cluster.placement import Placement
+from stretto.cluster.placement_request import PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.record import changed

@@ -15,33 +15,28 @@ from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.graph.execution_graph import ExecutionGraph
-from stretto.model.deployment import Engine
 from stretto.model.foreign import bug_of, raised, typed
 from stretto.model.references import load_inputs, load_references
+from stretto.model.replica import Engine
 from stretto.model.tasks import Done, Failed
 from stretto.model.values import Failure
 from stretto.runtime.running import RunningInstances
 from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RetainPrefixes, RunBatch, StopTask
-from stretto.sched.messages import (
+from stretto.sched.actions import (
     Action,
     Admit,
-    BatchFailed,
-    Cancel,
     CancelTask,
     Emit,
-    Event,
-    Extend,
-    InstanceLost,
-    LLMReport,
     Release,
     Reply,
     Reprioritise,
     Retain,
     Settled,
     StartBatch,
-    Wake,
     WakeAt,
 )
+from stretto.sched.engine_events import BatchFailed, InstanceLost, LLMReport
+from stretto.sched.messages import Cancel, Event, Extend, Wake
 from stretto.sched.observer import Observers
 from stretto.sched.system import System
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from stretto.cluster.messages import InstanceId, StartInstance, StopInstance
-from stretto.model.deployment import Engine
 from stretto.model.errors import EngineUnavailable, StrettoError
 from stretto.model.foreign import described, typed
+from stretto.model.replica import Engine
 from stretto.runtime.instances import Instance, start_instance
 from stretto.runtime.worker import Command, SuspendTasks
-from stretto.sched.messages import AllSuspended, Event, InstanceLost, InstanceStopped
+from stretto.sched.engine_events import AllSuspended, InstanceLost, InstanceStopped
+from stretto.sched.messages import Event
 
 if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster

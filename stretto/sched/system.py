@@ -18,27 +18,23 @@ from stretto.model.deployment import Deployment
 from stretto.model.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
 from stretto.model.foreign import bug_of, raised
 from stretto.model.tasks import QueryRecord, Usage
+from stretto.sched.actions import Action, Emit, Reply, Settled, WakeAt
 from stretto.sched.deadlines import Deadlines, Expired
+from stretto.sched.engine_events import EngineEvent
 from stretto.sched.engine_tier import EngineTier
 from stretto.sched.messages import (
-    Action,
     Cancel,
     Close,
     Drop,
-    Emit,
     EndProgram,
-    EngineEvent,
     Event,
     Extend,
     Open,
     Provide,
-    Reply,
     SessionEvent,
-    Settled,
     Submit,
     Unwant,
     Wake,
-    WakeAt,
     Want,
 )
 from stretto.sched.orders.tenants_served import NO_WEIGHTS

@@ -21,8 +21,9 @@ from stretto.components import Condition, FirstPresent, LLMCall, ToolCall
 from stretto.costs.presets import load_output_lengths
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Decode
 from stretto.model.values import ABSENT
 from stretto.planner.application import AppRequest

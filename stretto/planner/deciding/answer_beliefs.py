@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from stretto.graph.op_table import begins_with_word
+from stretto.graph.control_ops import begins_with_word
 from stretto.model.tasks import Decode
 
 Origin = Literal["declared", "schema", "assumed"]

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from stretto.cluster.fleet import Fleet
 from stretto.cluster.messages import InstanceId
-from stretto.model.deployment import Engine
 from stretto.model.errors import InternalError
+from stretto.model.replica import Engine
 from stretto.model.tasks import Task
 from stretto.sched.engines.batch_retries import BatchRetries
 from stretto.sched.engines.idle_instances import IdleInstances

@@ -11,9 +11,9 @@ from collections.abc import Set
 
 from stretto.cluster.fleet import Fleet
 from stretto.cluster.messages import InstanceId
-from stretto.model.deployment import Engine
 from stretto.model.errors import EffectInDoubt, StrettoError
 from stretto.model.record import record
+from stretto.model.replica import Engine
 from stretto.model.tasks import Task
 from stretto.sched.engines.kept_state import BatchPart, KeptState
 from stretto.sched.engines.queue import EngineQueue

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import count, takewhile
 
 from stretto.cluster.messages import DrainHow, InstanceId
-from stretto.model.deployment import Engine
 from stretto.model.errors import BadReply, BadServer, EngineTimeout, StrettoError
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine
+from stretto.sched.actions import Action, CancelTask, StartBatch
 from stretto.sched.engines.batch_filling import BatchFilling, FilledBatch, task_of
 from stretto.sched.engines.batch_retries import BatchRetries, RunningBatch
 from stretto.sched.engines.batch_tokens import num_batch_tokens
@@ -26,7 +27,6 @@ from stretto.sched.engines.idle_instances import IdleInstances
 from stretto.sched.engines.instances import EngineInstances
 from stretto.sched.engines.kept_state import KeptState
 from stretto.sched.engines.queue import EngineQueue
-from stretto.sched.messages import Action, CancelTask, StartBatch
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder, prices_s
 from stretto.sched.orders.program_account import ProgramAccount

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from stretto.cluster.messages import InstanceId
-from stretto.sched.messages import Action, Release
+from stretto.sched.actions import Action, Release
 from stretto.sched.queries.request import QueueEntry
 
 BatchPart: TypeAlias = tuple[QueueEntry, int, int]

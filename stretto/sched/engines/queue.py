@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Set
 
-from stretto.model.deployment import Engine
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine
 from stretto.sched.by_step import ByStep
 from stretto.sched.engines.offline_work import OfflineWork
 from stretto.sched.engines.service_classes import ServiceClasses

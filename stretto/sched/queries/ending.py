@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.model.errors import StrettoError
-from stretto.sched.messages import Action, Reply, Settled
+from stretto.sched.actions import Action, Reply, Settled
 from stretto.sched.queries.session import SessionMachine
 
 _MOST_GIVEN_UP = 4096
