@@ -34,13 +34,10 @@ _SCHED = {
     ),
 }
 """Modules that stood in `sched/`, by the folder in which they are now."""
-_ACTIONS = (
-    *("StartBatch", "Admit", "Reprioritise", "CancelTask", "Release", "Retain", "WakeAt", "Emit", "Settled"),
-    *("Reply", "Action"),
-)
-_ENGINE_EVENTS = (
-    *("BatchDone", "BatchFailed", "LLMReport", "AddInstance", "Drain", "InstanceReady", "InstanceSuspected"),
-    *("InstanceLost", "InstanceStopped", "Suspended", "AllSuspended"),
+_ACTIONS = "StartBatch Admit Reprioritise CancelTask Release Retain WakeAt Emit Settled Reply Action"
+_EVENTS = (
+    "BatchDone BatchFailed LLMReport AddInstance Drain InstanceReady InstanceSuspected InstanceLost "
+    "InstanceStopped Suspended AllSuspended"
 )
 """Messages that stood in `sched/messages.py`."""
 MOVED = {
@@ -108,7 +105,8 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.cluster.prefix_index": {"Held": "stretto.cluster.index_members:HeldTokens"},
     "stretto.cluster.prefix_tree": {"Run": "stretto.cluster.prefix_runs:IndexRun"},
     "stretto.cluster.placement": {
-        name: f"stretto.cluster.placement_request:{name}" for name in ("PromptKey", "Purpose")
+        "PromptKey": "stretto.cluster.placement_request:PromptKey",
+        "Purpose": "stretto.cluster.placement_request:Purpose",
     },
     "stretto.costs.length_belief": {"interval": "likely_interval"},
     "stretto.costs.loading": {"Start": "StartTimes"},
@@ -185,8 +183,8 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.runtime.running_queries": {"Pace": "CompletionRate"},
     "stretto.runtime.worker": {"Job": "InstanceJob"},
     "stretto.sched.messages": {
-        **{name: f"stretto.sched.actions:{name}" for name in _ACTIONS},
-        **{name: f"stretto.sched.engine_events:{name}" for name in _ENGINE_EVENTS},
+        **{name: f"stretto.sched.actions:{name}" for name in _ACTIONS.split()},
+        **{name: f"stretto.sched.engine_events:{name}" for name in _EVENTS.split()},
     },
     "stretto.sched.queries.gathering": {"gather": "gather_inputs"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},

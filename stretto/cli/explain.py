@@ -66,11 +66,11 @@ def explain(given: ExplainOptions) -> None:
         return
     if given.html is not None:
         parsing.checked_target("--html", given.html)
-    from stretto.cli.explanation import explained, print_explanation, print_settings
+    from stretto.cli.explanation import explained_app, print_explanation, print_settings
 
     chosen = options.EngineOptions(file=given.engines, llms=given.llm)
     if given.list_settings:
         print_settings(given.app, chosen)
         return
-    found = explained(given.app, given.passes, chosen, parsing.configuration(given.settings))
+    found = explained_app(given.app, given.passes, chosen, parsing.configuration(given.settings))
     print_explanation(found, given.html, is_whole=given.whole)

@@ -112,7 +112,7 @@ class Explained:
         return f"{steps_text(self.e_graph)}\n{changes_text(rows)}"
 
 
-def explained(app: str, passes: str, engines: EngineOptions, configuration: Configuration) -> Explained:
+def explained_app(app: str, passes: str, engines: EngineOptions, configuration: Configuration) -> Explained:
     """Return an app's graph before, between and after the passes, with what these are predicted to save.
 
     Args:

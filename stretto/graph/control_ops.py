@@ -17,7 +17,7 @@ def begins_with_word(text: str, word: str) -> bool:
     return said.startswith(wanted) and not said[len(wanted) : len(wanted) + 1].isalnum()
 
 
-def condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+def evaluate_condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     value = inputs["value"]
     wanted = settings.get("equals")
     if wanted is None:
@@ -29,17 +29,17 @@ def condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     return {"yes": value if holds else ABSENT, "no": ABSENT if holds else value}
 
 
-def select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
+def evaluate_select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
     return {"": next((value for value in inputs.values() if value is not ABSENT), ABSENT)}
 
 
-def quote(inputs: Inputs, _: Settings) -> Mapping[str, object]:
+def evaluate_quote(inputs: Inputs, _: Settings) -> Mapping[str, object]:
     """Return the sentence of the hits that answers the question best."""
     passages = [as_text(hit) for hit in flat_hits(inputs["hits"])]
     return {"": support.quote(as_text(inputs["question"]), passages) or ABSENT}
 
 
-def supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+def evaluate_supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     """Choose the first present draft that the quote supports, else the quote. Say that there is no answer if
     the hits do not answer the question.
     """
@@ -73,7 +73,7 @@ def _best_hits(values: Sequence[object], best: int, distinct: bool) -> list[Hit]
     return ranked[:best]
 
 
-def aggregate(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+def evaluate_aggregate(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     """Combine the present values as the settings say; the order is by port and index, never by arrival."""
     values = [value for value in inputs.values() if value is not ABSENT]
     if not values:
@@ -96,7 +96,7 @@ def _joined(items: Sequence[object], separator: str) -> str:
         raise BadReply(f"{error}; the transform to_json makes one") from error
 
 
-def agent_run(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+def evaluate_agent_run(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
     """Make the record of an agent's run of its answer and the results of its turns."""
     turns = [value for port, value in inputs.items() if port != "answer" and isinstance(value, list)]
     calls = tuple(tuple(one for one in turn if isinstance(one, ToolResult)) for turn in turns)

@@ -166,14 +166,14 @@ _SPECS = (
         _first,
         runs_on=None,
         outputs=("yes", "no"),
-        evaluate=control_ops.condition,
+        evaluate=control_ops.evaluate_condition,
     ),
     OpSpec(
         "select",
         (Port("options", variadic=True, optional=True),),
         _first,
         runs_on=None,
-        evaluate=control_ops.select,
+        evaluate=control_ops.evaluate_select,
         passes_over_failures=True,
     ),
     OpSpec(
@@ -181,7 +181,7 @@ _SPECS = (
         (Port("question", "text"), Port("hits", "list[hit]")),
         "text",
         runs_on=None,
-        evaluate=control_ops.quote,
+        evaluate=control_ops.evaluate_quote,
     ),
     OpSpec(
         "supported",
@@ -193,7 +193,7 @@ _SPECS = (
         ),
         "text",
         runs_on=None,
-        evaluate=control_ops.supported,
+        evaluate=control_ops.evaluate_supported,
         passes_over_failures=True,
     ),
     OpSpec(
@@ -201,14 +201,14 @@ _SPECS = (
         (Port("values", variadic=True, optional=True),),
         _aggregated,
         runs_on=None,
-        evaluate=control_ops.aggregate,
+        evaluate=control_ops.evaluate_aggregate,
     ),
     OpSpec(
         "agent_run",
         (Port("answer", "text"), Port("turns", variadic=True)),
         "record",
         runs_on=None,
-        evaluate=control_ops.agent_run,
+        evaluate=control_ops.evaluate_agent_run,
     ),
     OpSpec(
         "expand",

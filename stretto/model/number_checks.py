@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from stretto.model.errors import ConfigError
 
 
-def check_whole(
+def check_counts(
     where: str, settings: object, names: Iterable[str], least: int = 1, *, or_none: bool = False
 ) -> None:
     """Check that settings are whole numbers, of at least `least`, or None if `or_none`.

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from stretto.model.devices import confined, parse_device
 from stretto.model.errors import ConfigError
-from stretto.model.number_checks import check_not_negative, check_number, check_positive, check_whole
+from stretto.model.number_checks import check_counts, check_not_negative, check_number, check_positive
 from stretto.model.profile import Profile
 
 Contract = Literal["batch", "llm"]
@@ -77,8 +77,8 @@ class Engine:
                 raise ConfigError(f"{where}: {name} is {getattr(self, name)!r}; it must be a name")
         if self.contract not in get_args(Contract):
             raise ConfigError(f"{where}: contract is {self.contract!r}; it must be one of {_names(Contract)}")
-        check_whole(where, self, ("max_running", "max_attempts"))
-        check_whole(where, self, ("max_batch",), or_none=True)
+        check_counts(where, self, ("max_running", "max_attempts"))
+        check_counts(where, self, ("max_batch",), or_none=True)
         check_positive(where, self, ("timeout_s",), or_none=True)
         times = ("age_limit_s", "fill_timeout_s", "no_replica_s", "recover_s", "max_hold_s")
         check_not_negative(where, self, times)
@@ -148,8 +148,8 @@ class Replica:
             raise ConfigError(f"{where}: runs_in is {self.runs_in!r}; this executable runs in {known}")
         if self.host and self.runs_in != "ray":
             raise ConfigError(f"{where}: host is {self.host!r}; only runs_in 'ray' reaches another machine")
-        check_whole(where, self, ("tp",))
-        check_whole(where, self, ("threads", "num_slots", "kv_tokens", "port"), or_none=True)
+        check_counts(where, self, ("tp",))
+        check_counts(where, self, ("threads", "num_slots", "kv_tokens", "port"), or_none=True)
         if self.port is not None and self.port > 65535:
             raise ConfigError(f"{where}: port is {self.port}; it must be from 1 to 65535, or None")
         if self.loading_s is not None:

@@ -66,7 +66,7 @@ class SeenRequest:
         }
 
 
-def read_requests(rows: Sequence[Mapping[str, Any]]) -> list[SeenRequest]:
+def read_seen_requests(rows: Sequence[Mapping[str, Any]]) -> list[SeenRequest]:
     """Return the requests that a door tells. Raises TypeError if it tells something else."""
     return [SeenRequest(**row) for row in rows]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 
 from stretto.cluster.placements.table import placement_of
 from stretto.cluster.scored_placement import ScoredPlacement
-from stretto.http.client.address import check_port
+from stretto.http.client.address import check_port_number
 from stretto.http.tls import ClientTls, ServerTls
 from stretto.model.errors import ConfigError
-from stretto.model.number_checks import check_positive, check_whole
+from stretto.model.number_checks import check_counts, check_positive
 from stretto.model.user_files import is_in_file
 from stretto.router.aliases import AliasConfig
 from stretto.router.repairs import RepairConfig
@@ -121,10 +121,10 @@ class RouterConfig:
         for name in ("holds_programs", "learns_slots"):
             if type(value := getattr(self, name)) is not bool:
                 raise ConfigError(f"router: {name} is {value!r}; it must be true or false")
-        check_port(self.port)
+        check_port_number(self.port)
         counts = ("max_attempts", "max_failures", "max_body_bytes", "max_held_bytes")
-        check_whole("router", self, counts)
-        check_whole("router", self, ("max_waiting", "max_programs", "max_stored_ids"), least=0)
+        check_counts("router", self, counts)
+        check_counts("router", self, ("max_waiting", "max_programs", "max_stored_ids"), least=0)
         if self.max_held_bytes < 2 * self.max_body_bytes:
             raise ConfigError(
                 f"router: max_held_bytes is {self.max_held_bytes}; it must be at least twice max_body_bytes, "

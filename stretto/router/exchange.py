@@ -24,7 +24,7 @@ from stretto.router.programs import RoutedProgram
 from stretto.router.replies import error_body, error_event, error_headers
 from stretto.router.router_state import RouterState
 from stretto.router.taken_answer import TakenAnswer
-from stretto.router.told_headers import RETRY_AFTER, retry_after_s, told_headers
+from stretto.router.told_headers import RETRY_AFTER, told_headers, told_retry_s
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.request_trace import RequestTrace
 from stretto.wire.errors import REDIRECTIONS, ApiError, is_passing
@@ -164,7 +164,7 @@ class RoutedExchange:
                 usage,
                 now_s,
                 was_paused=self.attempts.was_paused,
-                retry_after_s=retry_after_s(answer),
+                retry_after_s=told_retry_s(answer),
             )
         except Exception:
             actions = self.door.unsettled_state.left(self.ticket, now_s)

@@ -20,7 +20,7 @@ from stretto.router.answers import UsageReader, is_page, reported_failure, why_n
 from stretto.router.passed_stream import PassedStream
 from stretto.router.resumption import resumable
 from stretto.router.stored_names import made_id
-from stretto.router.told_headers import answer_headers, retry_after_s
+from stretto.router.told_headers import answer_headers, told_retry_s
 from stretto.wire.errors import is_passing
 
 _MAX_WHOLE_BYTES = 1_000_000
@@ -216,7 +216,7 @@ class TakenAnswer:
             headers = answer_headers(answer, exchange.trace, exchange.program)
             self.failure = answer.status, headers, body
             exchange.trace.failed(f"it answered with status {answer.status}")
-            exchange.refused_by_worker(answer.status, "", retry_after_s(answer))
+            exchange.refused_by_worker(answer.status, "", told_retry_s(answer))
             return
         if self._should_be_good(answer):
             path, kind = exchange.request.path, answer.content_type
@@ -294,7 +294,7 @@ class TakenAnswer:
         """
         self._exchange.attempts.stop()
         self._exchange.trace.failed(reason)
-        self._exchange.refused_by_worker(status or answer.status, reason, retry_after_s(answer))
+        self._exchange.refused_by_worker(status or answer.status, reason, told_retry_s(answer))
 
     def _rest_was_written(self, task: asyncio.Future[bytes | None], reason: str, *, was_sent: bool) -> None:
         """Go on after a thread has written the request for the rest, unless the request has ended."""

@@ -48,7 +48,7 @@ def answer_headers(answer: AnswerParser, trace: RequestTrace, program: RoutedPro
     return answer.headers + added
 
 
-def retry_after_s(answer: AnswerParser) -> float | None:
+def told_retry_s(answer: AnswerParser) -> float | None:
     """Return the seconds that an answer with status 429 asks to wait, if it says."""
     if answer.status != 429 or (header := value_of(answer.headers, RETRY_AFTER)) is None:
         return None

@@ -11,7 +11,7 @@ from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.http.client.headers import Headers
 from stretto.http.tls import ClientTls
 from stretto.model.errors import ConfigError
-from stretto.model.number_checks import check_whole
+from stretto.model.number_checks import check_counts
 from stretto.model.profile import UNKNOWN_LLM, Profile
 from stretto.router.found_workers import DnsConfig, KubernetesConfig
 from stretto.router.keys import KEY_HEADERS
@@ -97,8 +97,8 @@ class WorkerConfig:
         self._check_secrets()
         if any(not isinstance(name, str) or not name for name in self.models):
             raise ConfigError(f"worker {self.url}: models are {self.models!r}; each must be a name")
-        check_whole(f"worker {self.url}", self, ("num_slots",))
-        check_whole(f"worker {self.url}", self, ("kv_tokens",), or_none=True)
+        check_counts(f"worker {self.url}", self, ("num_slots",))
+        check_counts(f"worker {self.url}", self, ("kv_tokens",), or_none=True)
         if self.kv_events is not None:
             for address in (self.kv_events.endpoint, self.kv_events.replay_endpoint):
                 if address is not None and not address.startswith(("tcp://", "ipc://")):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 
-from stretto.http.client.address import check_port
+from stretto.http.client.address import check_port_number
 from stretto.http.tls import ServerTls
 from stretto.model.errors import ConfigError
-from stretto.model.number_checks import check_positive, check_whole
+from stretto.model.number_checks import check_counts, check_positive
 from stretto.schema.tables import Tables
 from stretto.service.api_keys import PREFIX, is_hash
 from stretto.service.apps.limits import AppLimits
@@ -128,8 +128,8 @@ class ServiceConfig:
     files_kept_s: float = 30 * 86_400.0
 
     def __post_init__(self) -> None:
-        check_port(self.port)
-        check_whole("service", self, ("max_body_bytes", "max_queries"))
+        check_port_number(self.port)
+        check_counts("service", self, ("max_body_bytes", "max_queries"))
         times = ("max_body_s", "max_unread_s", "max_wait_s", "session_idle_s", "grace_s")
         check_positive("service", self, times)
         if not self.files_kept_s > 0:

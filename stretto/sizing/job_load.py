@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 from typing import Protocol
@@ -17,8 +16,9 @@ from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
 from stretto.sizing.arrivals import arrivals, seeded
 from stretto.sizing.load import LONGEST, Load
-from stretto.sizing.measured import Enough, Measures, Window
+from stretto.sizing.measured import Window
 from stretto.sizing.objectives import Objective
+from stretto.sizing.run_measures import RunMeasures, RunningJob
 from stretto.sizing.traffic import RecordedJob, Traffic
 from stretto.trace.agents.plan import AgentPlan
 
@@ -45,34 +45,6 @@ class Clock(Protocol):
         """Plan a call whose events go to the schedulers."""
 
 
-@dataclass(slots=True)
-class _Running:
-    """A job that runs.
-
-    Attributes:
-        lane: source of the jobs that follow it, where so many run at once.
-        is_measured: whether it began in the measured time.
-        planned_s: time of the next call that is planned for it.
-    """
-
-    number: int
-    job: RecordedJob
-    plan: AgentPlan
-    start_s: float
-    lane: Random | None
-    is_measured: bool = False
-    planned_s: float = math.inf
-
-
-@dataclass(slots=True)
-class _Sent:
-    running: _Running
-    request: str
-    at_s: float
-    is_measured: bool
-    first_s: float | None = None
-
-
 class JobLoad(Observer):
     """The jobs of a load during one run. Give it to a driver as an observer and its `on_reply`, then call
     `attach`. The run ends with `Enough`.
@@ -94,25 +66,17 @@ class JobLoad(Observer):
         *,
         cuts: bool = True,
     ) -> None:
-        num_jobs = load.jobs_per_s(traffic) * (window.end_s - window.warm_s) if cuts else math.inf
-        num_requests = num_jobs * traffic.requests_per_job
-        expected = {"first_token": num_requests, "per_token": num_requests, "job": num_jobs}
-        self._measures = Measures(objectives, expected)
+        self._measures = RunMeasures(traffic, load, objectives, window, cuts=cuts)
         self.samples = self._measures.samples
         self.lengths: dict[str, int] = {}
         self._traffic = traffic
         self._load = load
         self._window = window
-        self._measures_jobs = any(one.time == "job" for one in objectives)
-        self._measures_ends = any(one.time != "first_token" for one in objectives)
         self._seed = seed
         self._weights = list(accumulate(job.duration_s for job in traffic.jobs))
         self._graph = request_graph(traffic.most_output)
-        self._sent: dict[str, _Sent] = {}
-        self._jobs: dict[int, _Running] = {}
         self._tasks: dict[int, str] = {}
         self._num_jobs = 0
-        self._num_measured = 0
         self._clock: Clock
 
     # --- what the driver calls
@@ -143,10 +107,7 @@ class JobLoad(Observer):
         if reply.error is not None:
             raise reply.error
         now_s = self._clock.now_s
-        sent = self._sent.pop(reply.query)
-        num_output = self.lengths.pop(reply.query)
-        if sent.is_measured:
-            self._measure(sent, num_output, now_s)
+        sent = self._measures.answered(reply.query, self.lengths.pop(reply.query), now_s)
         running = sent.running
         running.plan.end(sent.request, now_s - running.start_s)
         if running.plan.is_over:
@@ -160,21 +121,18 @@ class JobLoad(Observer):
         match action:
             case Admit(_, _, task):
                 self._tasks[task.id] = task.query
-            case Emit(query) if (sent := self._sent.get(query)) is not None and sent.first_s is None:
-                sent.first_s = now_s
-                if sent.is_measured and not self._measures_ends:
-                    self._num_measured -= 1
-                    if self._is_over():
-                        self._clock.at(now_s, self._end_if_over)
+            case Emit(query) if (sent := self._measures.sent.get(query)) is not None and sent.first_s is None:
+                self._measures.first_token(sent, now_s)
+                if sent.is_measured and self._measures.is_over(now_s):
+                    self._clock.at(now_s, self._end_if_over)
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Count the tokens of a request that has ended."""
         if not (isinstance(event, LLMReport) and isinstance(event.event, Done)):
             return
-        sent = self._sent.get(self._tasks.pop(event.event.task))
-        if sent is not None and sent.is_measured:
-            self.samples.num_prompt += event.event.usage.num_prompt_tokens
-            self.samples.num_cached += event.event.usage.num_cached_tokens
+        sent = self._measures.sent.get(self._tasks.pop(event.event.task))
+        if sent is not None:
+            self._measures.count(sent, event.event.usage)
 
     # --- jobs
 
@@ -191,9 +149,7 @@ class JobLoad(Observer):
         """Begin a job."""
         now_s = self._clock.now_s
         running = self._opened(job, AgentPlan(job.trace), now_s, lane)
-        if self._measures_jobs and self._window.holds(now_s):
-            running.is_measured = True
-            self._num_measured += 1
+        self._measures.job_begins(running, now_s)
         return self._due(running)
 
     def _enter(self, draw: Random, lane: Random | None) -> None:
@@ -213,102 +169,48 @@ class JobLoad(Observer):
             self._clock.at(0.0, lambda one=name: [self._submit(running, one)])  # type: ignore[misc]
         self._plan_next(running)
 
-    def _opened(self, job: RecordedJob, plan: AgentPlan, start_s: float, lane: Random | None) -> _Running:
+    def _opened(self, job: RecordedJob, plan: AgentPlan, start_s: float, lane: Random | None) -> RunningJob:
         self._num_jobs += 1
-        running = self._jobs[self._num_jobs] = _Running(self._num_jobs, job, plan, start_s, lane)
+        running = self._measures.jobs[self._num_jobs] = RunningJob(self._num_jobs, job, plan, start_s, lane)
         return running
 
-    def _over(self, running: _Running, now_s: float) -> None:
+    def _over(self, running: RunningJob, now_s: float) -> None:
         """End a job; where so many run at once, another one begins."""
-        del self._jobs[running.number]
-        if running.is_measured:
-            self._num_measured -= 1
-            self._measures.add("job", now_s - running.start_s)
+        self._measures.job_ends(running, now_s)
         if (lane := running.lane) is not None:
             self._clock.at(now_s + _WAY_S, lambda: self._start(lane.choice(self._traffic.jobs), lane))
 
-    def _plan_next(self, running: _Running) -> None:
+    def _plan_next(self, running: RunningJob) -> None:
         next_s = running.plan.next_s
         if next_s is None or running.start_s + next_s >= running.planned_s:
             return
         running.planned_s = at_s = max(running.start_s + next_s, self._clock.now_s + _WAY_S)
         self._clock.at(at_s, lambda: self._due(running))
 
-    def _due(self, running: _Running) -> Sequence[Event]:
+    def _due(self, running: RunningJob) -> Sequence[Event]:
         """Send the requests of a job that are due."""
         running.planned_s = math.inf
         due = running.plan.start_due(self._clock.now_s - running.start_s + _ROUNDING_S)
         self._plan_next(running)
         return [self._submit(running, one.id) for one in due]
 
-    def _submit(self, running: _Running, request: str) -> Submit:
+    def _submit(self, running: RunningJob, request: str) -> Submit:
         now_s = self._clock.now_s
         call, name = running.job.calls[request], f"{running.number}/{request}"
-        is_measured = self._window.holds(now_s)
-        self._sent[name] = _Sent(running, request, now_s, is_measured)
-        self._num_measured += is_measured
-        self.samples.num_sent += 1
+        self._measures.sends(name, running, request, now_s)
         self.lengths[name] = call.num_output
         return Submit(name, self._graph, {"prompt": call.text(running.number)}, program=f"j{running.number}")
 
-    # --- what is measured
-
-    def _measure(self, sent: _Sent, num_output: int, now_s: float) -> None:
-        self._num_measured -= self._measures_ends or sent.first_s is None
-        self.samples.num_requests += 1
-        if sent.first_s is None:
-            return
-        self._measures.add("first_token", sent.first_s - sent.at_s)
-        if num_output > 1:
-            self._measures.add("per_token", (now_s - sent.first_s) / (num_output - 1))
+    # --- the end of the run
 
     def _check(self) -> Sequence[Event]:
-        """End the run if what still runs has made it miss an objective. Caches were cold when requests from
-        before the measured time were sent, so that these count from its beginning.
-        """
-        now_s, warm_s = self._clock.now_s, self._window.warm_s
-        waiting = [
-            ("first_token", (sent.first_s or now_s) - max(sent.at_s, warm_s))
-            for sent in self._sent.values()
-            if sent.is_measured or sent.first_s is None
-        ]
-        jobs = [("job", now_s - job.start_s) for job in self._jobs.values() if job.is_measured]
-        stuck = [("job", now_s - warm_s) for sent in self._sent.values() if self._is_stuck(sent)]
-        self._measures.check([*waiting, *jobs, *stuck])
+        self._measures.check(self._clock.now_s)
         return ()
 
-    def _is_stuck(self, sent: _Sent) -> bool:
-        """Return whether a request from before the measured time still waits."""
-        return sent.first_s is None and sent.at_s < self._window.warm_s
-
-    def _is_over(self) -> bool:
-        """Return whether all that is measured is known: where only first tokens count, answers may go on."""
-        return not self._num_measured and self._clock.now_s >= self._window.end_s
-
     def _end_if_over(self) -> Sequence[Event]:
-        """End the run when all that is measured is known. Requests from before that never began to be
-        answered count too, with their jobs, unless no job began.
-        """
-        if self._is_over():
-            now_s, seconds = self._clock.now_s, self.samples.seconds
-            for one in self._sent.values():
-                if one.is_measured and one.first_s is not None:
-                    seconds["first_token"].append(one.first_s - one.at_s)
-            stuck = [one for one in self._sent.values() if self._is_stuck(one)]
-            seconds["first_token"] += [now_s - one.at_s for one in stuck]
-            if seconds["job"]:
-                seconds["job"] += [now_s - one.running.start_s for one in stuck]
-            raise Enough
+        self._measures.end_if_over(self._clock.now_s)
         return ()
 
     def _end(self) -> Sequence[Event]:
-        """End the run; what still runs has taken at least so long."""
-        now_s = self._clock.now_s
-        for sent in self._sent.values():
-            if sent.is_measured:
-                since_s = now_s - sent.at_s if sent.first_s is None else sent.first_s - sent.at_s
-                self.samples.seconds["first_token"].append(since_s)
-        for job in self._jobs.values():
-            if job.is_measured:
-                self.samples.seconds["job"].append(now_s - job.start_s)
-        raise Enough
+        self._measures.end(self._clock.now_s)
+        return ()

@@ -20,7 +20,7 @@ from stretto.sizing.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class TriedFleet:
     """Servers behind one door.
 
     Attributes:
@@ -45,7 +45,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """What a run measured.
 
     Attributes:
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def run(
-    fleet: Fleet,
+    fleet: TriedFleet,
     traffic: Traffic,
     load: Load,
     objectives: Sequence[Objective],
@@ -89,7 +89,7 @@ def run(
     num_samples: int,
     *,
     cuts: bool = True,
-) -> Outcome:
+) -> TrialOutcome:
     """Run a load on a fleet, and return what was measured of about `num_samples` requests.
 
     Args:
@@ -126,7 +126,7 @@ def run(
         driver.run()
     samples = jobs.samples
     values_s = tuple(_value_s(one, samples.seconds[one.time], traffic) for one in objectives)
-    return Outcome(
+    return TrialOutcome(
         values_s, samples.is_cut, samples.num_cached / max(1, samples.num_prompt), samples.num_sent
     )
 

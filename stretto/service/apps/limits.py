@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.documents.parser_process import ParseLimits
-from stretto.model.number_checks import check_positive, check_whole
+from stretto.model.number_checks import check_counts, check_positive
 from stretto.service.apps.fetching import FetchRules
 
 
@@ -39,6 +39,6 @@ class AppLimits:
     max_kept_bytes: int = 256_000_000
 
     def __post_init__(self) -> None:
-        check_whole("apps", self, ("max_document_bytes", "max_documents", "max_text_chars", "num_parsers"))
-        check_whole("apps", self, ("max_kept", "max_kept_bytes"))
+        check_counts("apps", self, ("max_document_bytes", "max_documents", "max_text_chars", "num_parsers"))
+        check_counts("apps", self, ("max_kept", "max_kept_bytes"))
         check_positive("apps", self, ("keep_s",))
