@@ -10,7 +10,6 @@ from collections.abc import Callable
 from time import monotonic
 
 from stretto.http.client.answer_parser import AnswerParser
-from stretto.http.client.headers import value_of
 from stretto.model.errors import EngineFailure
 from stretto.router.answer_owner import AnswerOwner
 from stretto.router.answers import is_page
@@ -84,8 +83,7 @@ class HedgeAttempt:
     def on_head(self, answer: AnswerParser) -> None:
         """Go on with this attempt in place of the first if its answer is good; else it is over."""
         exchange, ticket = self._exchange, self.action.ticket
-        kind = value_of(answer.headers, b"content-type") or b""
-        if answer.status >= 400 or (exchange.should_be_good(answer) and is_page(kind)):
+        if answer.status >= 400 or (exchange.should_be_good(answer) and is_page(answer.content_type)):
             self.give_up("")
             status = answer.status if answer.status >= 400 else 502
             exchange.act(exchange.router_state.refused(ticket, status, monotonic()))
