@@ -167,7 +167,7 @@ class OpenRequests:
         self.by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1
         client.sent_s, client.has_head = now_s, False
-        if (part := part_of(worker, client)) == "whole":
+        if (part := part_of(worker, client)) == "whole" and self.hedges.are_on:
             self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
         client.tried.add(choice.instance)
         client.again_at.discard(choice.instance)

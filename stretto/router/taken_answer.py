@@ -12,7 +12,7 @@ from time import monotonic
 
 from stretto.http.body_readers import LARGE_BYTES
 from stretto.http.client.answer_parser import AnswerParser
-from stretto.http.client.headers import Headers, value_of
+from stretto.http.client.headers import Headers
 from stretto.http.head import answer_head
 from stretto.model.errors import EngineFailure, EngineUnavailable
 from stretto.router.answer_owner import AnswerOwner
@@ -60,7 +60,7 @@ class TakenAnswer:
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
         exchange = self._exchange
-        kind = value_of(answer.headers, b"content-type") or b""
+        kind = answer.content_type
         is_failure = self._is_failure(answer)
         if self._should_be_good(answer) and is_page(kind):
             self._leave_worker(answer, "it answered with a web page", status=502)
@@ -150,8 +150,7 @@ class TakenAnswer:
         """Go on with the second attempt if its answer is good; else it is over."""
         exchange, second = self._exchange, self._exchange.attempts.second
         assert second is not None, "it is aborted when it is not wanted any more"
-        kind = value_of(answer.headers, b"content-type") or b""
-        if answer.status >= 400 or (self._should_be_good(answer) and is_page(kind)):
+        if answer.status >= 400 or (self._should_be_good(answer) and is_page(answer.content_type)):
             second.give_up("")
             status = answer.status if answer.status >= 400 else 502
             exchange.act(exchange.router_state.refused(second.action.ticket, status, monotonic()))
@@ -220,8 +219,8 @@ class TakenAnswer:
             exchange.refused_by_worker(answer.status, "", told_retry_s(answer))
             return
         if self._should_be_good(answer):
-            kind = value_of(answer.headers, b"content-type") or b""
-            if reason := reported_failure(body) or why_none(exchange.request.path, kind, body):
+            path, kind = exchange.request.path, answer.content_type
+            if reason := reported_failure(body) or why_none(path, kind, body):
                 self._leave_worker(answer, reason, status=502)
                 return
         usage = UsageReader()
