@@ -20,7 +20,8 @@ from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.model.values import Segment
 from stretto.runtime.instances.process import ProcessInstance
 from stretto.runtime.worker import AdmitTask, InstanceJob, StopTask
-from stretto.sched.messages import Event, InstanceLost, InstanceReady, LLMReport
+from stretto.sched.engine_events import InstanceLost, InstanceReady, LLMReport
+from stretto.sched.messages import Event
 from stretto.wire import sse
 from stretto.wire.answer_writing import chunk_json
 from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts

@@ -38,7 +38,8 @@ from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.tasks import Piece
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Event, LLMReport
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 NUM_QUERIES = 40

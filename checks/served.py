@@ -54,6 +54,11 @@ class Served:
         self.process.kill()
         self.process.wait()
 
+    def processor_s(self) -> float:
+        """Return the processor time that it has taken, in seconds."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def sample(self) -> tuple[float, int]:
         """Return its memory in MB, and its number of open files."""
         process = Path(f"/proc/{self.process.pid}")

@@ -33,7 +33,8 @@ from stretto.cli.served_engines import with_vector_engines
 from stretto.components import LLMCall
 from stretto.engines.catalogue import transforms_engine
 from stretto.engines.llms import STAND_IN, llm_engine
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import ServiceConfig

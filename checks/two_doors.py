@@ -8,6 +8,8 @@ shares     what each tenant gets: through one door, each at a door of its own, t
 room       agents whose prompts grow until the workers' KV memory cannot hold all of them, each request at the
            other door: what is found in caches, and tokens a second, beside all of it through one door
 
+Of each it also says how much processor time a request took of the doors that it asks, together.
+
 The exit code is 1 if the smaller tenant gets more than 10 % less through two doors than through one, or if
 two doors find or serve more than 10 % less than one. Times are real ones: on a busy machine emulated workers
 are late.
@@ -51,8 +53,9 @@ _WORKERS = (
 
 @dataclass
 class Got:
-    """What some clients have got after the first seconds."""
+    """What some clients have got: tokens after the first seconds, and the number of all answers."""
 
+    num_answers: int = 0
     prompt: int = 0
     cached: int = 0
     generated: int = 0
@@ -81,6 +84,7 @@ class Clients:
                 body = {"model": MODEL, "prompt": text, "max_tokens": 40, "ignore_eos": True}
                 answer = await http.post(f"{url}/v1/completions", json=body)
                 answer.raise_for_status()
+                got.num_answers += 1
                 if self._from_s == math.inf:
                     self._from_s = time.monotonic() + _WARM_S
                     self._until_s = self._from_s + self._seconds
@@ -95,8 +99,12 @@ class Clients:
         return " ".join(self._random.choices(_WORDS, k=num))
 
 
-async def shares(doors: Mapping[str, Sequence[str]], seconds: float, seed: int) -> dict[str, float]:
-    """Return the share of each tenant in the tokens that were generated, given the doors that it asks."""
+async def shares(
+    doors: Mapping[str, Sequence[str]], seconds: float, seed: int
+) -> tuple[dict[str, float], int]:
+    """Return the share of each tenant in the tokens that were generated, given the doors that it asks, and
+    how many requests were answered.
+    """
     clients, got = Clients(seconds, seed), {tenant: Got() for tenant in doors}
     async with asyncio.TaskGroup() as group:
         for tenant, urls in doors.items():
@@ -104,16 +112,23 @@ async def shares(doors: Mapping[str, Sequence[str]], seconds: float, seed: int) 
                 turned = [*urls[number % len(urls) :], *urls[: number % len(urls)]]
                 group.create_task(clients.ask(tenant, turned, got[tenant]))
     total = max(1, sum(one.generated for one in got.values()))
-    return {tenant: one.generated / total for tenant, one in got.items()}
+    parts = {tenant: one.generated / total for tenant, one in got.items()}
+    return parts, sum(one.num_answers for one in got.values())
 
 
-async def room(urls: Sequence[str], seconds: float, seed: int) -> tuple[float, float]:
-    """Return which share of the prompts of agents was found in caches, and their tokens a second."""
+async def room(urls: Sequence[str], seconds: float, seed: int) -> tuple[float, float, int]:
+    """Return which share of the prompts of agents was found in caches, their tokens a second, and how many
+    requests were answered.
+    """
     clients, got = Clients(seconds, seed), Got()
     async with asyncio.TaskGroup() as group:
         for number in range(_NUM_AGENTS):
             group.create_task(clients.ask("greedy", urls, got, f"agent-{seed}-{len(urls)}-{number}"))
-    return got.cached / max(1, got.prompt), got.generated / seconds
+    return got.cached / max(1, got.prompt), got.generated / seconds, got.num_answers
+
+
+def _each_ms(seconds: float, num: int) -> str:
+    return f"{1000 * seconds / max(1, num):.2f} ms of processor time a request"
 
 
 def main() -> int:
@@ -141,11 +156,16 @@ def main() -> int:
         (folder / "router.toml").write_text(text)
         route = ("route", "--config", str(folder / "router.toml"), "--port")
         peers = [f"ipc://{folder}/{name}" for name in "ab"]
-        one, *two = [
-            run("one", *route, str(free_port())).url,
-            run("a", *route, str(free_port()), "--announce", peers[0], "--peer", peers[1]).url,
-            run("b", *route, str(free_port()), "--announce", peers[1], "--peer", peers[0]).url,
+        started = [
+            run("one", *route, str(free_port())),
+            run("a", *route, str(free_port()), "--announce", peers[0], "--peer", peers[1]),
+            run("b", *route, str(free_port()), "--announce", peers[1], "--peer", peers[0]),
         ]
+        one, *two = [door.url for door in started]
+
+        def processor_s(*urls: str) -> float:
+            return sum(door.processor_s() for door in started if door.url in urls)
+
         is_well, alone = True, 0.0
         for name, doors in (
             ("one door", {"greedy": [one], "modest": [one]}),
@@ -153,19 +173,21 @@ def main() -> int:
             ("the greedy one at both", {"greedy": two, "modest": two[1:]}),
             ("both at both", {"greedy": two, "modest": two}),
         ):
-            found = asyncio.run(shares(doors, given.seconds, given.seed))
+            asked = {url for urls in doors.values() for url in urls}
+            before_s = processor_s(*asked)
+            found, num = asyncio.run(shares(doors, given.seconds, given.seed))
             alone = alone or found["modest"]
             is_well &= found["modest"] >= alone * (1 - _WITHIN)
-            print(
-                f"shares, {name}: " + ", ".join(f"{who} {part:.3f}" for who, part in found.items()),
-                flush=True,
-            )
-        (hits, rate), (hits_2, rate_2) = (
-            asyncio.run(room(urls, given.seconds, given.seed)) for urls in ([one], two)
-        )
-        is_well &= hits_2 >= hits * (1 - _WITHIN) and rate_2 >= rate * (1 - _WITHIN)
-        print(f"room, one door: {hits:.3f} of prompts cached, {rate:.0f} tokens/s")
-        print(f"room, two doors: {hits_2:.3f} of prompts cached, {rate_2:.0f} tokens/s")
+            parts = ", ".join(f"{who} {part:.3f}" for who, part in found.items())
+            print(f"shares, {name}: {parts}, {_each_ms(processor_s(*asked) - before_s, num)}", flush=True)
+        rooms = []
+        for name, urls in (("one door", [one]), ("two doors", two)):
+            before_s = processor_s(*urls)
+            hits, rate, num = asyncio.run(room(urls, given.seconds, given.seed))
+            rooms.append((hits, rate))
+            cost = _each_ms(processor_s(*urls) - before_s, num)
+            print(f"room, {name}: {hits:.3f} of prompts cached, {rate:.0f} tokens/s, {cost}", flush=True)
+        is_well &= all(two >= one * (1 - _WITHIN) for one, two in zip(*rooms, strict=True))
     return 0 if is_well else 1
 
 

@@ -23,7 +23,7 @@ from stretto.graph.graph import Graph, Ref
 from stretto.graph.ops import MeasuredBatch, Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles
 from stretto.model.profile import Profile
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.sim.driver import VirtualDriver
 
 

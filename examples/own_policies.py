@@ -8,7 +8,8 @@ With order = "examples/own_policies.py:ShortestFirst" in [router] of the setting
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Placement, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.orders.order import Fits, OrderConfig, Rank, Take, first_that_fits
 from stretto.sched.queries.request import QueueEntry

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from stretto.apps.template import Template
     from stretto.apps.vocabulary import DEFAULT
     from stretto.documents import load_documents
-    from stretto.model.deployment import Deployment, Engine, Replica, deploy
+    from stretto.model.deployment import Deployment, deploy
     from stretto.model.errors import StrettoError
+    from stretto.model.replica import Engine, Replica
     from stretto.model.tasks import Task
     from stretto.model.values import ABSENT, Chunk, Document, Failure, Hit, Section
     from stretto.runtime.journal.tool_calls import ToolJournal

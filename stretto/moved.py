@@ -34,6 +34,12 @@ _SCHED = {
     ),
 }
 """Modules that stood in `sched/`, by the folder in which they are now."""
+_ACTIONS = "StartBatch Admit Reprioritise CancelTask Release Retain WakeAt Emit Settled Reply Action"
+_EVENTS = (
+    "BatchDone BatchFailed LLMReport AddInstance Drain InstanceReady InstanceSuspected InstanceLost "
+    "InstanceStopped Suspended AllSuspended"
+)
+"""Messages that stood in `sched/messages.py`."""
 MOVED = {
     "frontend": "apps",
     "components": "apps.components",
@@ -98,6 +104,10 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.cluster.group_locations": {"Together": "GroupLocations"},
     "stretto.cluster.prefix_index": {"Held": "stretto.cluster.index_members:HeldTokens"},
     "stretto.cluster.prefix_tree": {"Run": "stretto.cluster.prefix_runs:IndexRun"},
+    "stretto.cluster.placement": {
+        "PromptKey": "stretto.cluster.placement_request:PromptKey",
+        "Purpose": "stretto.cluster.placement_request:Purpose",
+    },
     "stretto.costs.length_belief": {"interval": "likely_interval"},
     "stretto.costs.loading": {"Start": "StartTimes"},
     "stretto.costs.step": {"Kernels": "stretto.costs.step_features:Kernels"},
@@ -135,7 +145,6 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.graph.ops": {"OPS": "stretto.graph.op_table:OPS"},
     "stretto.graph.passes.parts": {"Part": "StepPart"},
     "stretto.graph.passes.steps": {"Step": "PredictedStep"},
-    "stretto.graph.unroll": {"Step": "UnrolledStep"},
     "stretto.http.client.client": {"Answer": "HttpAnswer", "Client": "HttpClient"},
     "stretto.http.server": {"AsgiPort": "HttpServer"},
     "stretto.llm.cache.tree": {"PrefixTree": "CacheTree"},
@@ -173,6 +182,10 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.runtime.journal.lines": {"Entry": "JournalEntry"},
     "stretto.runtime.running_queries": {"Pace": "CompletionRate"},
     "stretto.runtime.worker": {"Job": "InstanceJob"},
+    "stretto.sched.messages": {
+        **{name: f"stretto.sched.actions:{name}" for name in _ACTIONS.split()},
+        **{name: f"stretto.sched.engine_events:{name}" for name in _EVENTS.split()},
+    },
     "stretto.sched.queries.gathering": {"gather": "gather_inputs"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},

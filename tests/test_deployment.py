@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from support.replicas import nothing, replica
 
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Engine, Replica
 
 LLM = Engine("llm", contract="llm")
 BATCH = Engine("embedding")

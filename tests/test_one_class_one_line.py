@@ -22,18 +22,20 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Placement, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.engines.executables import EXECUTABLES, Executable
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Ref, config_items
 from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Profiles, with_primitives
 from stretto.graph.text import parse_graph
-from stretto.model.deployment import Deployment, Replica, RunsIn, deploy
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.replica import Replica, RunsIn
 from stretto.runtime.instances.loop import LoopInstance
 from stretto.runtime.instances.start import PLACES
 from stretto.runtime.worker import Command, InstanceJob, RunBatch
-from stretto.sched.messages import Action, Admit, StartBatch
+from stretto.sched.actions import Action, Admit, StartBatch
 from stretto.sched.observer import Observer
 from stretto.sched.orders.order import Fits, OrderConfig, Take
 from stretto.sched.queries.request import QueueEntry

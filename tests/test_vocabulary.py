@@ -21,7 +21,6 @@ from stretto.graph.ops import Ops, OpSpec, Port
 from stretto.graph.passes.base import Pass, Profiles
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.text import parse_graph, print_graph
-from stretto.graph.unroll import unroll
 from stretto.graph.verify import verify
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import ConfigError, GraphError, TemplateError, UserError
@@ -220,7 +219,6 @@ def test_what_reads_a_graph_refuses_ops_that_it_is_not_told_of() -> None:
     graph, ops = egraph.graph, egraph.ops
     assert verify(graph, ops)["weight", ""] == "number"
     assert print_graph(graph, ops) == WEIGHED
-    assert "weigh" in unroll(graph, {}, {}, ops)
     assert optimise(graph, {}, PASSES, ops) is graph
     with pytest.raises(GraphError, match="there is no op 'weigh'"):
         parse_graph(WEIGHED)

@@ -12,19 +12,21 @@ from dataclasses import dataclass, field
 from random import Random
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.known_costs import llm_device, llm_model
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.model.deployment import Engine
+from stretto.model.replica import Engine
 from stretto.model.tasks import Decode, Done, LLMTask
 from stretto.model.values import Segment
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, Withdraw, WorkerUsage
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules
 from stretto.router.router_state import RouterState
-from stretto.sched.messages import Event, LLMReport
+from stretto.router.worker_config import WorkerConfig
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import StepsDone
 from stretto.sim.llm_instance import LLMInstance
 from stretto.sim.simulated_model import SimulatedModel

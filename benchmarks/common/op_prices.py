@@ -12,7 +12,7 @@ from stretto.graph.op_table import OPS
 from stretto.graph.ops import Ops
 from stretto.model.profile import Profile
 from stretto.model.values import as_text
-from stretto.sched.messages import StartBatch
+from stretto.sched.actions import StartBatch
 
 
 @dataclass(frozen=True, slots=True)

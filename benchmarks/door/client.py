@@ -12,7 +12,8 @@ from benchmarks.programs.room.load import Agents, Load, Measured
 from benchmarks.programs.room.real_time import RealClock
 from benchmarks.programs.room.sessions import Session
 from stretto.model.tasks import Usage
-from stretto.sched.messages import EndProgram, Reply, Submit
+from stretto.sched.actions import Reply
+from stretto.sched.messages import EndProgram, Submit
 
 HELD_HEADER = "x-stretto-held-ms"
 _TIMEOUT_S = 900.0

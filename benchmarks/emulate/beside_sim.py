@@ -22,12 +22,13 @@ from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
+from stretto.model.replica import Engine, Replica
 from stretto.runtime.runtime import Runtime
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import filler, filler_output
-from stretto.wire.metric_table import VLLM_REQUEST_S
+from stretto.wire.engine_metrics import VLLM_REQUEST_S
 from stretto.wire.metrics import read_samples
 
 _MAP_REDUCE = """graph summary(%texts: list[text], %question: text)

@@ -37,7 +37,9 @@ from benchmarks.programs.work import (
 from stretto.model.deployment import Deployment
 from stretto.model.tasks import Done, LLMTask
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, Admit, Event, LLMReport
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 
 BY_ARRIVAL, DEFAULT_ORDER = "in order of arrival", "default"
 """Arms, as the runs of agents name them."""

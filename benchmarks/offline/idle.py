@@ -7,20 +7,16 @@ from dataclasses import dataclass, field
 
 from stretto.cluster.messages import StartInstance
 from stretto.model.tasks import Done, Failed
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    CancelTask,
+from stretto.sched.actions import Action, Admit, CancelTask, Reply
+from stretto.sched.engine_events import (
     Drain,
-    Event,
     InstanceLost,
     InstanceReady,
     InstanceStopped,
     LLMReport,
-    Reply,
-    Submit,
     Suspended,
 )
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer
 
 _Key = tuple[str, int]

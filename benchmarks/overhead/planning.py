@@ -19,7 +19,9 @@ from stretto.graph.compile import compile_graph
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.passes.weigh import WEIGHED
 from stretto.model.deployment import Deployment
-from stretto.sched.messages import Action, AddInstance, Event, InstanceReady, Submit
+from stretto.sched.actions import Action
+from stretto.sched.engine_events import AddInstance, InstanceReady
+from stretto.sched.messages import Event, Submit
 from stretto.sched.system import System
 from stretto.sim.driver import VirtualDriver
 

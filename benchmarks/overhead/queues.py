@@ -14,7 +14,9 @@ from stretto.graph.text import parse_graph
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Usage
-from stretto.sched.messages import Action, AddInstance, Admit, Event, InstanceReady, LLMReport, Submit
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import AddInstance, InstanceReady, LLMReport
+from stretto.sched.messages import Event, Submit
 from stretto.sched.orders import ORDERS
 from stretto.sched.system import System
 

@@ -19,7 +19,8 @@ from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import InternalError
 from stretto.model.tasks import QueryRecord
 from stretto.model.values import Failure
-from stretto.sched.messages import Close, Extend, Open, Provide, Reply, Settled, Want
+from stretto.sched.actions import Reply, Settled
+from stretto.sched.messages import Close, Extend, Open, Provide, Want
 from stretto.sim.agent_load import request_graph
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import filler

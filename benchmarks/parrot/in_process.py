@@ -42,7 +42,8 @@ from stretto.engines.llms import llm_engine
 from stretto.model.tasks import Done
 from stretto.programs import Client
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Event, LLMReport
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 from stretto.service.config import ServiceConfig
 from stretto.service.service import Service

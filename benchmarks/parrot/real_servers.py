@@ -19,7 +19,7 @@ from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.server_process.kept import KeptProcess, take_port
 from stretto.model.errors import EngineTimeout, EngineUnavailable
-from stretto.wire.metric_table import VLLM_CACHE_HITS, VLLM_PROMPT_TOKENS
+from stretto.wire.engine_metrics import VLLM_CACHE_HITS, VLLM_PROMPT_TOKENS
 from stretto.wire.metrics import read_samples
 
 MODEL, DEVICE = "Llama-2-7b-hf", "A6000"

@@ -22,7 +22,9 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Done, Piece, Started
-from stretto.sched.messages import Action, Admit, Event, LLMReport
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.agent_load import agent_tokens
 from stretto.sim.driver import VirtualDriver

@@ -25,7 +25,7 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.deployment import Deployment
 from stretto.model.profile import Profile
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.trace.summary import quantile

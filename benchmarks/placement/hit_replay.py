@@ -19,7 +19,8 @@ from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import InstanceId, KVReport
-from stretto.cluster.placement import Dispatched, Ended, Joined, Placement, PlacementRequest, PromptKey
+from stretto.cluster.placement import Dispatched, Ended, Joined, Placement
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.model.profile import Profile
 
 _SPACE = "replay"

@@ -24,7 +24,8 @@ from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Binds, Choice, Ended, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Binds, Choice, Ended, Placement, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 
 _PATIENCE_S = 60.0
 _SETTLING_S = 2.0

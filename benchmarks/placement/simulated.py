@@ -15,8 +15,9 @@ from benchmarks.placement.machines import Machine, Slower
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.placement import Placement
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Deployment, Engine, Replica
-from stretto.sched.messages import Action, Admit
+from stretto.model.deployment import Deployment
+from stretto.model.replica import Engine, Replica
+from stretto.sched.actions import Action, Admit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel

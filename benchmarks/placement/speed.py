@@ -14,7 +14,8 @@ from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockRemoved, BlockStored
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import Dispatched, Ended, Joined, Placement, PlacementRequest, PromptKey
+from stretto.cluster.placement import Dispatched, Ended, Joined, Placement
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.prefix_tree import PrefixTree

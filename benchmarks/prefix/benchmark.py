@@ -19,7 +19,7 @@ from benchmarks.recognition.calls import interleaved
 from benchmarks.recognition.recorded import recorded_calls
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, spread
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.operate.prefix.fault import Fault
 from stretto.operate.prefix.guard import PrefixGuard, PromptKind
 from stretto.operate.prefix.seen_prompt import seen_prompt

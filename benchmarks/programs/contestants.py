@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from benchmarks.programs.orders import CallKey, least_attained, least_left
 from benchmarks.programs.without_foresight import least_expected
 from benchmarks.programs.work import MixedProgram
-from stretto.model.deployment import Engine
+from stretto.model.replica import Engine
 from stretto.sched.orders.order import NewOrder
 
 ARRIVAL = "arrival"

@@ -17,7 +17,9 @@ from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import DeadlineExceeded
 from stretto.model.tasks import Decode, Done, LLMTask, Usage
-from stretto.sched.messages import Action, Admit, Event, LLMReport, Reply, Submit
+from stretto.sched.actions import Action, Admit, Reply
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer
 from stretto.sched.orders.order import NewOrder
 from stretto.sim.driver import VirtualDriver

@@ -32,7 +32,8 @@ from benchmarks.router.open_load import Asked, Streamed, ask_all
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.trace.summary import quantile
-from stretto.wire.metric_table import PREDICTED, VLLM_CACHE_HITS, VLLM_OUTPUT_TOKENS, VLLM_PROMPT_TOKENS
+from stretto.wire.engine_metrics import VLLM_CACHE_HITS, VLLM_OUTPUT_TOKENS, VLLM_PROMPT_TOKENS
+from stretto.wire.metric_table import PREDICTED
 from stretto.wire.metrics import read_samples
 
 ENDLESS = "one cache without an end"

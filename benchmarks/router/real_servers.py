@@ -33,8 +33,9 @@ from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Report, Row, Value, versions
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 from stretto.wire.metric_table import PREDICTED
 from stretto.wire.metrics import read_samples
 

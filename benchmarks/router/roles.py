@@ -21,9 +21,10 @@ from stretto.emulate.kv_transfers import LINK_BYTES_S
 from stretto.emulate.llm_plan import check_llm
 from stretto.emulate.wanted import WantedServer
 from stretto.model.profile import Profile
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.roles import Role
 from stretto.router.virtual_door import ServedTimes, serve_virtually
+from stretto.router.worker_config import WorkerConfig
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, SizedPrompt, checked_trace
 

@@ -29,7 +29,8 @@ from stretto.costs.presets import load_preset
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
-from stretto.sched.messages import Action, Event, Reply, Submit
+from stretto.sched.actions import Action, Reply
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.agent_load import request_graph
 from stretto.sim.driver import VirtualDriver

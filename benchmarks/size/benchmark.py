@@ -38,8 +38,8 @@ from stretto.sizing.load import Load, Unit
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study, samples_for, shown_load
-from stretto.sizing.traffic import traffic_of
-from stretto.sizing.trial import Fleet, run
+from stretto.sizing.traffic_of_trace import traffic_of
+from stretto.sizing.trial import TriedFleet, run
 
 MAX_LAG = 0.05
 LATENCY = "latency: predicted and measured"
@@ -118,7 +118,7 @@ def run_benchmark(options: BenchmarkOptions) -> Report:
 
 def _asked(
     size: SizeCheck, name: str, path: Path, scale: float, options: BenchmarkOptions
-) -> tuple[Study, Fleet]:
+) -> tuple[Study, TriedFleet]:
     """Return what is asked of one server."""
     objectives = parse_objectives(size.slo)
     (server,) = parse_servers(size.gpu, size.model)
@@ -131,10 +131,10 @@ def _asked(
 
     unit: Unit = "sessions" if traffic.is_of_sessions else "per_s"
     study = Study(traffic, objectives, unit, size.draws, num_samples, options.seed, note)
-    return study, Fleet(((server, 1),))
+    return study, TriedFleet(((server, 1),))
 
 
-def _point(study: Study, fleet: Fleet, amount: float, draw: int, speed: float) -> Row:
+def _point(study: Study, fleet: TriedFleet, amount: float, draw: int, speed: float) -> Row:
     """Run a load of one draw in virtual and in real time."""
     load = Load(study.unit, round(amount) if study.unit == "sessions" else amount)
     window = load.window(study.traffic, study.objectives, study.num_samples)

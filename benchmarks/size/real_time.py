@@ -15,7 +15,8 @@ from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.llms import llm_deployment, server_replica
 from stretto.model.deployment import Deployment
 from stretto.runtime.runtime import Runtime
-from stretto.sizing.load import JobLoad, Load
+from stretto.sizing.job_load import JobLoad
+from stretto.sizing.load import Load
 from stretto.sizing.measured import Enough, Window
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import MAX_BATCH_TOKENS, MAX_RUNNING, Server

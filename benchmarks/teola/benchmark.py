@@ -37,7 +37,7 @@ from benchmarks.teola.tables import (
 from benchmarks.teola.workload import DatasetSizes, sizes
 from stretto.engines.processor import num_cores
 from stretto.graph.passes.weigh import WEIGHED
-from stretto.model.deployment import RunsIn
+from stretto.model.replica import RunsIn
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from uuid import uuid4
 from benchmarks.teola.schemes import OURS, SCHEMES
 from benchmarks.teola.simulate import Testbed
 from benchmarks.teola.workload import QueryArrival, templates
-from stretto.model.deployment import Deployment, RunsIn
+from stretto.model.deployment import Deployment
+from stretto.model.replica import RunsIn
 from stretto.runtime.runtime import Runtime
 
 _COMPUTES = ("run", "admit", "step")

@@ -21,7 +21,9 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, LLMTask, Started
-from stretto.sched.messages import Action, Admit, Event, LLMReport
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel

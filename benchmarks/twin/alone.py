@@ -22,7 +22,8 @@ from stretto.model.tasks import Done, Failed, LLMTask, Task, Usage
 from stretto.runtime.instances import Instance, start_instance
 from stretto.runtime.loop_thread import LoopThread, run_on
 from stretto.runtime.worker import AdmitTask, Command, ForgetQuery, RunBatch
-from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceLost, LLMReport
+from stretto.sched.messages import Event
 from stretto.trace.recorded_sizes import num_chars
 
 _START_S = 180.0

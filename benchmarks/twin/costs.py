@@ -14,7 +14,7 @@ from stretto.costs.shape import Hardware, LLMModel, StepShape
 from stretto.costs.step import StepCost
 from stretto.costs.step_features import StepFeatures
 from stretto.model.tasks import Task, Usage
-from stretto.sched.messages import StartBatch
+from stretto.sched.actions import StartBatch
 from stretto.trace.recorded_sizes import num_chars
 
 _TYPICAL_CPU = Hardware("a core", 2**34, 2e10, 1e11, 5e10)

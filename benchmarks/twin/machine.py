@@ -20,7 +20,7 @@ from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment
 from stretto.model.tasks import LLMTask, Task
 from stretto.model.values import Document
-from stretto.sched.messages import Admit, StartBatch
+from stretto.sched.actions import Admit, StartBatch
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost

@@ -13,16 +13,9 @@ from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.contract import BatchEngine
 from stretto.model.deployment import Deployment
 from stretto.model.tasks import Done, Failed, Task
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    BatchDone,
-    BatchFailed,
-    CancelTask,
-    Event,
-    LLMReport,
-    StartBatch,
-)
+from stretto.sched.actions import Action, Admit, CancelTask, StartBatch
+from stretto.sched.engine_events import BatchDone, BatchFailed, LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer, StepsDone
 from stretto.sched.system import ExpandWith
 from stretto.sim.driver import BatchCost, VirtualDriver

@@ -15,8 +15,9 @@ from contextlib import ExitStack
 from benchmarks.watching.onlooker import onlooker
 from stretto.operate.otel import SpanSender
 from stretto.operate.watch import Watch
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.serve import run_router
+from stretto.router.worker_config import WorkerConfig
 from stretto.sched.observer import Observers
 
 

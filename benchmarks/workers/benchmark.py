@@ -17,9 +17,10 @@ from benchmarks.workers.load import ProgramLoad, run_programs
 from stretto.emulate.fleet import PlannedFleet, check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.operate.watch import Watch
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.serve import RunningRouter
 from stretto.router.what_if import WhatIfWorkers, with_more_workers
+from stretto.router.worker_config import WorkerConfig
 
 SPEED = 0.3
 """Emulated seconds per real second, so that a machine of two cores keeps the schedule."""

@@ -23,8 +23,9 @@ from stretto.apps import naive_rag
 from stretto.engines.catalogue import transforms_engine
 from stretto.http.collector import spare_collector
 from stretto.model.deployment import deploy
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 from stretto.runtime.runtime import Runtime
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import ServiceConfig

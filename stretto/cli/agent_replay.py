@@ -13,9 +13,10 @@ from stretto.costs.kv_room import check_fits
 from stretto.costs.presets import Preset, load_preset
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Deployment, Replica, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.sched.orders import check_policy
 from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel, preset_models

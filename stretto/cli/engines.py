@@ -14,8 +14,9 @@ from stretto.engines.batch.local_models import MINILM, model_name
 from stretto.engines.catalogue import RAG_ENGINES, SEARCH_ENGINES, local_engines, search_engines
 from stretto.engines.executables import EXECUTABLES
 from stretto.engines.llms import FOR_SERVERS, STAND_IN, is_url, llm_deployment, llm_replica, server_replica
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 from stretto.runtime.devices import detect_devices
 from stretto.sched.orders import check_policy
 from stretto.schema.reading import read_tables

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stretto.cluster.machine import Machine, Placed, check_free
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 from stretto.runtime.devices import detect_devices
 from stretto.schema.deployments import read_deployments, read_machine
 from stretto.schema.tables import Tables

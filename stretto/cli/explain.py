@@ -17,10 +17,6 @@ from stretto.cli import options, parsing
 class ExplainOptions:
     """The options of `stretto explain`."""
 
-    question: Annotated[
-        str | None, typer.Argument(help="A question, which is checked in the same way as by `ask`.")
-    ] = None
-    docs: options.Docs = ()
     app: options.AnyApp = options.ADVANCED
     passes: options.Passes = "weighed"
     llm: options.Llms = ()
@@ -32,14 +28,9 @@ class ExplainOptions:
     whole: Annotated[
         bool, typer.Option("--whole", help="Print the graph before, between and after the passes.")
     ] = False
-    unrolled: Annotated[
-        bool, typer.Option("--unroll", help="Also draw the graph stage by stage, as in the Teola paper.")
-    ] = False
     html: Annotated[
         Path | None, typer.Option(help="Write everything, with drawings, as one HTML page.", metavar="FILE")
     ] = None
-    max_bytes: options.MaxBytes = options.MAX_BYTES
-    strict: options.Strict = False
     program: Annotated[
         str | None,
         typer.Option(
@@ -73,16 +64,13 @@ def explain(given: ExplainOptions) -> None:
 
         print_program_time(given.program, given.url, given.key_env, as_json=given.as_json)
         return
-    if given.question is not None:
-        parsing.checked_question(given.question)
     if given.html is not None:
         parsing.checked_target("--html", given.html)
-    from stretto.cli.explanation import explained, list_lengths, print_explanation, print_settings
+    from stretto.cli.explanation import explained_app, print_explanation, print_settings
 
     chosen = options.EngineOptions(file=given.engines, llms=given.llm)
     if given.list_settings:
         print_settings(given.app, chosen)
         return
-    found = explained(given.app, given.passes, chosen, parsing.configuration(given.settings))
-    lengths = list_lengths(given.docs, found.graph, given.max_bytes, is_strict=given.strict)
-    print_explanation(found, lengths, given.html, is_whole=given.whole, is_unrolled=given.unrolled)
+    found = explained_app(given.app, given.passes, chosen, parsing.configuration(given.settings))
+    print_explanation(found, given.html, is_whole=given.whole)

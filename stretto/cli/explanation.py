@@ -6,7 +6,7 @@ import difflib
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from stretto.apps.components.choices import Choices
 from stretto.apps.template import Configuration, Template
 from stretto.apps.template_file import template_in_file
 from stretto.cli import parsing
-from stretto.cli.documents import read_documents
 from stretto.cli.engines import assemble
 from stretto.cli.explained_steps import changes_text, pass_changes, steps_text
 from stretto.cli.learned_rows import learned_text
@@ -33,7 +32,6 @@ from stretto.graph.passes.conditions import Conditions
 from stretto.graph.passes.pipeline import run_passes
 from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
 from stretto.graph.text import print_graph
-from stretto.graph.unroll import unroll
 from stretto.runtime.conditions import idle_conditions
 from stretto.sched.vocabulary import Vocabulary
 from stretto.trace.drawing import draw_graph
@@ -114,7 +112,7 @@ class Explained:
         return f"{steps_text(self.e_graph)}\n{changes_text(rows)}"
 
 
-def explained(app: str, passes: str, engines: EngineOptions, configuration: Configuration) -> Explained:
+def explained_app(app: str, passes: str, engines: EngineOptions, configuration: Configuration) -> Explained:
     """Return an app's graph before, between and after the passes, with what these are predicted to save.
 
     Args:
@@ -156,21 +154,12 @@ def _template(app: str, engines: EngineOptions) -> Template:
     return template_in_file(app) if ":" in app else parsing.template(app, small_llm=engines.has_small_llm)
 
 
-def print_explanation(
-    found: Explained,
-    lengths: Mapping[str, int],
-    html: Path | None,
-    *,
-    is_whole: bool,
-    is_unrolled: bool,
-) -> None:
+def print_explanation(found: Explained, html: Path | None, *, is_whole: bool) -> None:
     """Print which steps an app takes and what the passes have changed.
 
     Args:
-        lengths: lengths of the lists of the graph, as far as they are known.
         html: file for a page with everything; None writes none.
         is_whole: whether to print the graph before, between and after the passes.
-        is_unrolled: whether to draw the graph stage by stage too.
     """
     console = Console(emoji=False)
     if found.omitted:
@@ -180,10 +169,6 @@ def print_explanation(
         console.print("--whole prints the graphs, --html FILE draws them", markup=False, soft_wrap=True)
     else:
         _print_whole(console, found)
-    if is_unrolled:
-        console.print("[bold]unrolled[/]")
-        text = unroll(found.e_graph, lengths, found.profiles, found.ops)
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
     if html is not None:
         sections = [(heading, text, found.drawing(g)) for heading, g, text in found.steps()]
         parsing.write("--html", html, graph_page(found.graph.name, sections))
@@ -232,34 +217,6 @@ def _settings(template: Template) -> str:
         for name, value in ((n, v) for n, v in vars(component.choices).items() if n not in own):
             lines.append(f"  {component.name}.{name}={json.dumps(value)}\n")
     return "".join(lines)
-
-
-def list_lengths(docs: Sequence[Path], graph: Graph, max_bytes: int, *, is_strict: bool) -> dict[str, int]:
-    """Return the lengths of the graph's lists; chunks are counted if there are documents."""
-    if not docs:
-        return {}
-    from stretto.engines.batch.chunking import Chunking, ChunkingConfig
-    from stretto.model.tasks import Task
-
-    documents = read_documents(docs, max_bytes, Console(stderr=True, emoji=False), is_strict=is_strict)
-    lengths = {"files": len(documents)}
-    for primitive in graph:
-        if primitive.op == "chunk":
-            inputs = {"files": documents}
-            task = Task(
-                id=0,
-                query="explain",
-                step=primitive.name,
-                op="chunk",
-                inputs=inputs,
-                config=dict(primitive.config),
-                num_items=len(documents),
-                each=("files",),
-            )
-            (chunks,) = Chunking(ChunkingConfig()).run([task])
-            assert isinstance(chunks, list)
-            lengths[primitive.name] = sum(map(len, chunks))
-    return lengths
 
 
 def _predictions(graph: Graph, idle: Conditions, weighed: Mapping[str, Verdict], known: Vocabulary) -> str:

@@ -11,7 +11,8 @@ from stretto.engines.batch.chunking import check_sizes, max_tokens
 from stretto.engines.batch.local_models import model_name
 from stretto.model.references import Reference
 from stretto.model.values import Chunk
-from stretto.sched.messages import BatchDone, Event
+from stretto.sched.engine_events import BatchDone
+from stretto.sched.messages import Event
 from stretto.trace.recorder import Recorder
 
 NAME = "indexing"

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineUnreachable, StrettoError
+from stretto.model.replica import Replica
 
 _PATIENCE_S = 5.0
 

@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from stretto.engines.profiles import PROFILES, profile_key
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.model.user_folders import cache_dir
 from stretto.runtime.learned_file import LearnedFile
 

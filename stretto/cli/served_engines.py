@@ -28,8 +28,9 @@ from stretto.engines.llms import (
     llm_replica,
     server_replica,
 )
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 from stretto.model.values import Document
 
 EMBEDDING, RERANKING = "embedding", "reranking"

@@ -138,7 +138,7 @@ def _traffic(given: SizeOptions, servers: tuple[Server, ...], objectives: tuple[
     """Return the jobs that fit all kinds of servers, in whose time the objectives are possible."""
     from stretto.sizing.report import check_possible
     from stretto.sizing.sources import read_traffic
-    from stretto.sizing.traffic import traffic_of
+    from stretto.sizing.traffic_of_trace import traffic_of
 
     traffic = traffic_of(read_traffic(given.file), given.scale, given.longest_pause_s)
     least = min(min(server.kv_tokens, server.model.max_context_tokens) for server in servers)

@@ -13,7 +13,7 @@ from rich.table import Table
 from stretto.cli.progress import spinner
 from stretto.cli.time_limit import limited
 from stretto.engines.processor import num_cores
-from stretto.sizing.answer import Answer, Served, answers
+from stretto.sizing.answer import Answer, ServedLoad, answers
 from stretto.sizing.load import Load
 from stretto.sizing.processes import in_processes
 from stretto.sizing.report import UNITS, broken_text, change_text, notes, sentence, so_far, spread, tried
@@ -116,7 +116,7 @@ def _fleets_table(answer: Answer) -> Table:
     return table
 
 
-def _changes_table(changed: Served, answer: Answer) -> Table:
+def _changes_table(changed: ServedLoad, answer: Answer) -> Table:
     table = Table(f"{changed.fleet.name}, changed", "load that it serves", "", box=None, pad_edge=False)
     for one in answer.what_ifs:
         table.add_row(one.name, change_text(one), one.reason if one.shares else "")

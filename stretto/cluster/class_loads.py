@@ -14,16 +14,8 @@ from dataclasses import dataclass
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import (
-    Bound,
-    Dispatched,
-    Ended,
-    Joined,
-    Left,
-    PlacementEvent,
-    PlacementRequest,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Dispatched, Ended, Joined, Left, PlacementEvent, Unbound
+from stretto.cluster.placement_request import PlacementRequest
 
 LATENCY_TOKENS = 4096
 """Tokens in flight beside requests for latency, where it is not known how long steps take."""

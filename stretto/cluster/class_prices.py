@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from stretto.cluster.class_loads import ClassLoads, latency_room
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import PlacementEvent, PlacementRequest
+from stretto.cluster.placement_request import PlacementRequest
 
 _LATENCY_WEIGHT = 4.0
 """Weight of a second of delay of a request for latency; that of a request for throughput is 1."""
@@ -26,31 +26,29 @@ batches and chats of a simulated load that is too high for both take longer."""
 
 
 class ClassPrices:
-    """The prices of placing requests of unlike classes at one instance, and the room that they leave."""
+    """The prices of placing requests of unlike classes at one instance, and the room that they leave.
+
+    Attributes:
+        loads: what runs and waits at each instance, which is to be told of all events.
+    """
 
     def __init__(self) -> None:
-        self._class_loads = ClassLoads()
-
-    def observe(self, event: PlacementEvent) -> None:
-        """Count requests that begin to run or have ended, and those that wait at an instance."""
-        self._class_loads.observe(event)
+        self.loads = ClassLoads()
 
     def seconds(
         self, request: PlacementRequest, view: InstanceView, prefill_s: float, decode_s: float
     ) -> float:
         """Return the price of a request at an instance, where it takes so many seconds."""
         is_for_latency = request.purpose.preference == "latency"
-        if not is_for_latency and not self._class_loads.num_latency:
+        if not is_for_latency and not self.loads.num_latency:
             return 0.0
-        load = self._class_loads.of(view.id)
+        load = self.loads.of(view.id)
         if is_for_latency and load.num_latency + load.num_waiting_latency:
             return 0.0
         room = latency_room(view, request)
         if is_for_latency:
             num_here = min(load.throughput_tokens, view.running_tokens) + view.waiting_tokens
-            num_others = max(
-                num_here, self._class_loads.throughput_tokens / max(1, self._class_loads.num_instances)
-            )
+            num_others = max(num_here, self.loads.throughput_tokens / max(1, self.loads.num_instances))
             return (prefill_s + decode_s) * min(1.0, num_others / max(1, room))
         if not load.num_latency:
             return 0.0
@@ -66,7 +64,7 @@ class ClassPrices:
         `yields_until_s`.
         """
         purpose = request.purpose
-        if purpose.preference == "latency" or not self._class_loads.of(view.id).num_latency:
+        if purpose.preference == "latency" or not self.loads.of(view.id).num_latency:
             return True
         has_room = view.running_tokens + request.new_tokens(view) <= latency_room(view, request)
         return has_room or now_s >= purpose.yields_until_s

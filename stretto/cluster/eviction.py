@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_hashes import HASH_BYTES
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.model.record import record

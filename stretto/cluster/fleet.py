@@ -34,7 +34,6 @@ from itertools import count
 from stretto.cluster.messages import DrainHow, FleetAction, InstanceId, StartInstance, StopHow, StopInstance
 from stretto.cluster.restarts import RestartBudget, delay_s
 from stretto.cluster.transitions import TRANSITIONS, Event, State, next_state
-from stretto.model.deployment import Replica
 from stretto.model.errors import (
     ConfigError,
     EngineTimeout,
@@ -43,6 +42,7 @@ from stretto.model.errors import (
     StrettoError,
     UserError,
 )
+from stretto.model.replica import Replica
 
 _HISTORY = 16
 _LOADING_TIMES = 2.0

@@ -6,15 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import (
-    Bound,
-    Dispatched,
-    Ended,
-    Left,
-    PlacementEvent,
-    PlacementRequest,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Dispatched, Ended, Left, PlacementEvent, Unbound
+from stretto.cluster.placement_request import PlacementRequest
 
 _COMES = (Dispatched, Bound)
 _OF_REQUESTS = (Dispatched, Ended, Bound, Unbound)
@@ -30,12 +23,13 @@ class GroupLocations:
         """Return the instances at which requests of the same task group run or wait; of the same job, if a
         request is in no group.
         """
-        return self._instances.get(_name(request), ())
+        return self._instances.get(_name(request), ()) if self._instances else ()
 
     def observe(self, event: PlacementEvent) -> None:
         """Note where a request runs or waits from now on, or no longer does."""
         if isinstance(event, _OF_REQUESTS):
-            if name := _name(event.request):
+            purpose = event.request.purpose
+            if name := purpose.group or purpose.job:
                 if isinstance(event, _COMES):
                     self._instances.setdefault(name, Counter())[event.instance] += 1
                 else:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import PlacementRequest, PromptKey
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.prefix_tree import PrefixTree
 from stretto.model.record import record
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_hashes import pack_hashes
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.model.record import record

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.devices import parse_device
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 
 MAIN_MEMORY = "cpu"
 

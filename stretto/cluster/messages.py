@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.model.deployment import Replica
 from stretto.model.record import record
+from stretto.model.replica import Replica
 
 InstanceId: TypeAlias = int
 DrainHow: TypeAlias = Literal["finish", "suspend"]

@@ -23,17 +23,8 @@ from stretto.cluster.index_members import HeldTokens, IndexMember, SentRequest
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport
-from stretto.cluster.placement import (
-    Bound,
-    Dispatched,
-    Emptied,
-    Ended,
-    Joined,
-    Left,
-    PlacementEvent,
-    PlacementRequest,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Dispatched, Emptied, Ended, Joined, Left, PlacementEvent, Unbound
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
 from stretto.cluster.prefix_holders import Cache
 from stretto.cluster.prefix_tree import PrefixTree

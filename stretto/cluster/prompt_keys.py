@@ -19,10 +19,11 @@ from typing import TypeAlias
 
 from stretto.cluster.block_hashes import BlockHash, Hasher
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import KeyUse, PromptKey
+from stretto.cluster.placement import KeyUse
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.prefix_hashes import PrefixHasher, salted_root
-from stretto.model.deployment import Replica
 from stretto.model.errors import UserError
+from stretto.model.replica import Replica
 from stretto.model.values import Prompt
 
 _BLOCK_BYTES = 256

@@ -26,9 +26,9 @@ from stretto.cluster.placement import (
     Left,
     Placement,
     PlacementEvent,
-    PlacementRequest,
     Unbound,
 )
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_index import PrefixIndex
 
 _COMPARED = 32

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from stretto.model.errors import ConfigError
 from stretto.wire.errors import RequestRefused, unacceptable
-from stretto.wire.fields import Fields, Reader, number, text
+from stretto.wire.fields import Fields, Reader, number_from, text
 
 FaultKind: TypeAlias = Literal["slow", "hang", "refuse", "die", "restart", "late_events", "lost_events"]
 
@@ -57,12 +57,12 @@ _DEFAULTS = {field.name: field.default for field in fields(ServerFault)}
 _MOST = 1e9
 """Largest number of seconds, and largest factor: times beyond cannot be planned."""
 _READERS: Mapping[str, Reader[Any]] = {
-    "after_s": number(0, _MOST),
-    "for_s": number(0, _MOST),
-    "factor": number(0, _MOST, is_open=True),
-    "delay_s": number(0, _MOST),
-    "share": number(0, 1),
-    "status": lambda name, value: int(number(400, 599)(name, value)),
+    "after_s": number_from(0, _MOST),
+    "for_s": number_from(0, _MOST),
+    "factor": number_from(0, _MOST, is_open=True),
+    "delay_s": number_from(0, _MOST),
+    "share": number_from(0, 1),
+    "status": lambda name, value: int(number_from(400, 599)(name, value)),
 }
 
 

@@ -14,11 +14,11 @@ from stretto.costs.presets import Preset, all_presets
 from stretto.emulate.faults import ServerFault
 from stretto.emulate.llm_plan import PlannedLLM, check_llm
 from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
-from stretto.http.client.address import check_port
-from stretto.model.deployment import Replica
+from stretto.http.client.address import check_port_number
 from stretto.model.errors import ConfigError
 from stretto.model.nearest_name import nearest_name
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 
 _MEMORY_BYTES: Mapping[str, int] = {"RTX-3090": 24 * 2**30}
 """Memory of devices whose presets have none, by their data sheets."""
@@ -105,7 +105,7 @@ def check_fleet(wanted: WantedFleet) -> PlannedFleet:
         if port and any(other.port == port for other in planned):
             raise ConfigError(f"{label}: port {port} is taken by another server of the fleet")
         try:
-            check_port(port)
+            check_port_number(port)
             _check_devices(wanted, server.devices)
             found = _plan(wanted, server, number, port, memory)
             if found.kv_events and any(other.kv_events == found.kv_events for other in planned):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from stretto.emulate.ports import bind
-from stretto.http.connection import Application
+from stretto.http.served import HttpApplication
 from stretto.http.server import HttpServer
 from stretto.model.errors import ConfigError
 
@@ -13,7 +13,7 @@ from stretto.model.errors import ConfigError
 class Listener(HttpServer):
     """One HTTP port, closed at first: no other process can take it, and nothing answers."""
 
-    def __init__(self, app: Application, host: str, port: int) -> None:
+    def __init__(self, app: HttpApplication, host: str, port: int) -> None:
         self._held: socket.socket | None = bind(host, port)
         super().__init__(app, host, self._held.getsockname()[1])
 

@@ -119,8 +119,8 @@ def load_tokens(folder: str) -> Tokens:
         ConfigError: it cannot be loaded, or the package tokenizers is missing.
     """
     with imports_of("local", "--tokenizer"):
-        from stretto.emulate.model_tokens import ModelTokens
-    return ModelTokens(Path(folder))
+        from stretto.emulate.model_tokens import EmulatedTokens
+    return EmulatedTokens(Path(folder))
 
 
 def _unasked(task: LLMTask, decode: Decode) -> SyntheticOutput:

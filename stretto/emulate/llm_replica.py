@@ -18,9 +18,10 @@ from stretto.emulate.running_request import RunningRequest
 from stretto.emulate.step_ticker import StepTicker
 from stretto.emulate.surroundings import EmulatedSurroundings
 from stretto.llm.local_scheduler import LocalScheduler
-from stretto.model.deployment import Engine
+from stretto.model.replica import Engine
 from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece
-from stretto.sched.messages import Event, LLMReport
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sim.llm_instance import LLMInstance
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import SyntheticOutput

@@ -16,7 +16,7 @@ _LAST = re.compile(r"[.!?]")
 _MAX_WORDS = 1024
 
 
-class ModelTokens:
+class EmulatedTokens:
     """The tokenizer in a model's directory.
 
     Made-up texts consist of its tokens that are a space and a word.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.wire.metric_table import BETWEEN_TOKENS_BOUNDS_S, FIRST_TOKEN_BOUNDS_S, REQUEST_BOUNDS_S
+from stretto.wire.engine_metrics import BETWEEN_TOKENS_BOUNDS_S, FIRST_TOKEN_BOUNDS_S, REQUEST_BOUNDS_S
 from stretto.wire.metrics import Histogram
 
 

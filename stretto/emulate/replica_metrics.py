@@ -8,7 +8,7 @@ from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
-from stretto.wire import metric_table as table
+from stretto.wire import engine_metrics
 from stretto.wire.metrics import Family, Histogram, Published, one_value_each, render
 
 
@@ -21,28 +21,28 @@ def _families(replica: EmulatedLLM, model: str, lag: LagMeter) -> Iterator[Publi
     labels = "0", model
     counts, config = replica.counts, replica.model.scheduler
     values: dict[Family, float] = {
-        table.VLLM_NUM_RUNNING: len(replica.scheduler.running),
-        table.VLLM_NUM_WAITING: len(replica.scheduler.waiting),
-        table.VLLM_KV_USED: replica.kv_used,
-        table.VLLM_CACHE_QUERIES: counts.num_prompt_tokens,
-        table.VLLM_CACHE_HITS: counts.num_cached_tokens,
-        table.VLLM_PREEMPTIONS: replica.scheduler.num_preemptions,
-        table.VLLM_PROMPT_TOKENS: counts.num_prompt_tokens,
-        table.VLLM_OUTPUT_TOKENS: counts.num_output_tokens,
+        engine_metrics.VLLM_NUM_RUNNING: len(replica.scheduler.running),
+        engine_metrics.VLLM_NUM_WAITING: len(replica.scheduler.waiting),
+        engine_metrics.VLLM_KV_USED: replica.kv_used,
+        engine_metrics.VLLM_CACHE_QUERIES: counts.num_prompt_tokens,
+        engine_metrics.VLLM_CACHE_HITS: counts.num_cached_tokens,
+        engine_metrics.VLLM_PREEMPTIONS: replica.scheduler.num_preemptions,
+        engine_metrics.VLLM_PROMPT_TOKENS: counts.num_prompt_tokens,
+        engine_metrics.VLLM_OUTPUT_TOKENS: counts.num_output_tokens,
     }
     histograms: dict[Family, Histogram] = {
-        table.VLLM_FIRST_TOKEN_S: counts.first_token_s,
-        table.VLLM_BETWEEN_TOKENS_S: counts.between_tokens_s,
-        table.VLLM_REQUEST_S: counts.request_s,
-        table.VLLM_QUEUED_S: counts.queued_s,
+        engine_metrics.VLLM_FIRST_TOKEN_S: counts.first_token_s,
+        engine_metrics.VLLM_BETWEEN_TOKENS_S: counts.between_tokens_s,
+        engine_metrics.VLLM_REQUEST_S: counts.request_s,
+        engine_metrics.VLLM_QUEUED_S: counts.queued_s,
     }
     cache = str(config.block_tokens), str(replica.model.caches), str(config.num_blocks)
-    for family in table.VLLM:
+    for family in engine_metrics.VLLM:
         if family in histograms:
             yield family, histograms[family].samples(family, *labels)
-        elif family is table.VLLM_CACHE_CONFIG:
+        elif family is engine_metrics.VLLM_CACHE_CONFIG:
             yield family, [family.sample(1.0, *cache, *labels)]
-        elif family is table.VLLM_FINISHED:
+        elif family is engine_metrics.VLLM_FINISHED:
             finishes = counts.num_finished_by.items()
             yield family, [family.sample(n, *labels, why) for why, n in finishes]
         else:
@@ -53,5 +53,8 @@ def _families(replica: EmulatedLLM, model: str, lag: LagMeter) -> Iterator[Publi
 def render_batch_metrics(replica: EmulatedBatches, model: str, lag: LagMeter) -> str:
     """Return the text of `/metrics`: the load under vLLM's names, and the lag."""
     labels = "0", model
-    load = {table.VLLM_NUM_RUNNING: replica.num_running, table.VLLM_NUM_WAITING: replica.num_waiting}
+    load = {
+        engine_metrics.VLLM_NUM_RUNNING: replica.num_running,
+        engine_metrics.VLLM_NUM_WAITING: replica.num_waiting,
+    }
     return render([*one_value_each(load, *labels), *lag_samples(lag, replica.clock.slipped_s)])

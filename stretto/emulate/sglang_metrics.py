@@ -8,7 +8,7 @@ from __future__ import annotations
 from stretto.emulate.lag import LagMeter
 from stretto.emulate.lag_metrics import lag_samples
 from stretto.emulate.llm_replica import EmulatedLLM
-from stretto.wire import metric_table as table
+from stretto.wire import engine_metrics
 from stretto.wire.metrics import Family, Histogram, one_value_each, render
 
 
@@ -16,21 +16,21 @@ def render_sglang_metrics(replica: EmulatedLLM, model: str, lag: LagMeter) -> st
     """Return the text of `/metrics`. The lag is that of all replicas of the process."""
     counts, config = replica.counts, replica.model.scheduler
     values: dict[Family, float] = {
-        table.SGLANG_NUM_RUNNING: len(replica.scheduler.running),
-        table.SGLANG_NUM_WAITING: len(replica.scheduler.waiting),
-        table.SGLANG_NUM_USED: round(replica.kv_used * config.num_blocks) * config.block_tokens,
-        table.SGLANG_USED: replica.kv_used,
-        table.SGLANG_KV_TOKENS: config.num_blocks * config.block_tokens,
-        table.SGLANG_HIT_RATE: counts.num_cached_tokens / max(1, counts.num_prompt_tokens),
-        table.SGLANG_PROMPT_TOKENS: counts.num_prompt_tokens,
-        table.SGLANG_OUTPUT_TOKENS: counts.num_output_tokens,
-        table.SGLANG_CACHED_TOKENS: counts.num_cached_tokens,
-        table.SGLANG_NUM_REQUESTS: sum(counts.num_finished_by.values()),
+        engine_metrics.SGLANG_NUM_RUNNING: len(replica.scheduler.running),
+        engine_metrics.SGLANG_NUM_WAITING: len(replica.scheduler.waiting),
+        engine_metrics.SGLANG_NUM_USED: round(replica.kv_used * config.num_blocks) * config.block_tokens,
+        engine_metrics.SGLANG_USED: replica.kv_used,
+        engine_metrics.SGLANG_KV_TOKENS: config.num_blocks * config.block_tokens,
+        engine_metrics.SGLANG_HIT_RATE: counts.num_cached_tokens / max(1, counts.num_prompt_tokens),
+        engine_metrics.SGLANG_PROMPT_TOKENS: counts.num_prompt_tokens,
+        engine_metrics.SGLANG_OUTPUT_TOKENS: counts.num_output_tokens,
+        engine_metrics.SGLANG_CACHED_TOKENS: counts.num_cached_tokens,
+        engine_metrics.SGLANG_NUM_REQUESTS: sum(counts.num_finished_by.values()),
     }
     histograms: dict[Family, Histogram] = {
-        table.SGLANG_FIRST_TOKEN_S: counts.first_token_s,
-        table.SGLANG_BETWEEN_TOKENS_S: counts.between_tokens_s,
-        table.SGLANG_REQUEST_S: counts.request_s,
+        engine_metrics.SGLANG_FIRST_TOKEN_S: counts.first_token_s,
+        engine_metrics.SGLANG_BETWEEN_TOKENS_S: counts.between_tokens_s,
+        engine_metrics.SGLANG_REQUEST_S: counts.request_s,
     }
     return render(
         [

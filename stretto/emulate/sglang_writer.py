@@ -16,7 +16,7 @@ from typing import Any
 from stretto.emulate.prepared import PreparedChoice, PreparedRequest
 from stretto.wire import sse
 from stretto.wire.errors import malformed, unacceptable
-from stretto.wire.fields import Fields, flag, integer, items, mapping, number, text, token_ids
+from stretto.wire.fields import Fields, flag, integer, items, mapping, number_from, text, token_ids
 from stretto.wire.options import MAX_SEQUENCES, Options
 from stretto.wire.output_form import OutputForm, read_structured_outputs
 from stretto.wire.requests import CompletionRequest, WirePrompt
@@ -37,7 +37,7 @@ def read_generate(body: Mapping[str, Any]) -> tuple[CompletionRequest, bool]:
     options = Options(
         max_tokens=sampling.take("max_new_tokens", integer(0), _DEFAULT_TOKENS),
         min_tokens=sampling.take("min_new_tokens", integer(0), 0),
-        temperature=sampling.take("temperature", number(0), None),
+        temperature=sampling.take("temperature", number_from(0), None),
         n=sampling.take("n", integer(1, MAX_SEQUENCES), 1),
         stop=sampling.take("stop", _stop, ()),
         stop_token_ids=sampling.take("stop_token_ids", token_ids, ()),

@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 from stretto.engines.profiles import PROFILES
 from stretto.engines.server_process.programs import PROGRAMS
-from stretto.model.deployment import Contract, RunsIn
 from stretto.model.errors import ConfigError
 from stretto.model.extras import check_installed
 from stretto.model.profile import Profile
+from stretto.model.replica import Contract, RunsIn
 
 
 @dataclass(frozen=True, slots=True)

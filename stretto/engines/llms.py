@@ -17,10 +17,11 @@ from stretto.engines.models.store import FETCHED_MODELS, check_here
 from stretto.engines.processor import has_bfloat16
 from stretto.engines.profiles import PROFILES
 from stretto.engines.scripted.standin import StandIn, StandInConfig
-from stretto.model.deployment import Deployment, Engine, Replica, RunsIn
+from stretto.model.deployment import Deployment
 from stretto.model.devices import parse_device
 from stretto.model.errors import ConfigError
 from stretto.model.extras import check_installed, imports_of
+from stretto.model.replica import Engine, Replica, RunsIn
 from stretto.wire.server_url import read_server_url
 
 STAND_IN = "stand-in"

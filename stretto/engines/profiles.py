@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 
 from stretto.engines.batch.local_models import model_name
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 
 PROFILES: Mapping[str, Profile] = {
     "chunking": Profile(base_s=0.0002, per_unit_s=0.02, max_efficient_batch=1),

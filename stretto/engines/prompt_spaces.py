@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.cluster.prompt_keys import PromptSpace
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 
 
 def prompt_space(engine: str, replica: Replica) -> PromptSpace | None:

@@ -20,9 +20,9 @@ from stretto.costs.tokens import num_tokens
 from stretto.engines.contract import AsyncLLM
 from stretto.engines.measurement import Measurement
 from stretto.graph.op_workloads import text_of_words
-from stretto.model.deployment import Replica
 from stretto.model.errors import BadReply
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece
 from stretto.model.values import Segment
 

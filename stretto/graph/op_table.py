@@ -6,18 +6,16 @@ Source: Teola Table 1, extended by what its limits section lacks (chunk, web_sea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from zlib import crc32
 
 from stretto.costs.tokens import num_tokens
-from stretto.documents.support import best_supported, is_answered, nearest, quote
-from stretto.graph import op_workloads
+from stretto.graph import control_ops, op_workloads
 from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
 from stretto.graph.ops import ANYTHING, OUTSIDE, Inputs, Ops, OpSpec, Port, Settings
 from stretto.graph.types import item_type, list_of
 from stretto.model.errors import BadReply
-from stretto.model.tools import AgentRun, RunEnd, ToolResult
-from stretto.model.values import ABSENT, Chunk, Hit, as_text, document_order
+from stretto.model.values import Chunk, Hit, as_text
 
 
 def _result_setting(primitive: Primitive, _: Sequence[str]) -> str:
@@ -55,99 +53,6 @@ def _aggregated(primitive: Primitive, types: Sequence[str]) -> str:
     return types[0] if item_type(types[0]) else list_of(types[0])
 
 
-def begins_with_word(text: str, word: str) -> bool:
-    """Return whether a text begins with a word as a condition asks: in any case, behind blanks and marks."""
-    said, wanted = text.lstrip(" \t\r\n\"'*`").casefold(), word.casefold()
-    return said.startswith(wanted) and not said[len(wanted) : len(wanted) + 1].isalnum()
-
-
-def _condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
-    value = inputs["value"]
-    wanted = settings.get("equals")
-    if wanted is None:
-        holds = bool(value)
-    elif isinstance(value, str):
-        holds = begins_with_word(value, str(wanted))
-    else:
-        holds = value == wanted
-    return {"yes": value if holds else ABSENT, "no": ABSENT if holds else value}
-
-
-def _select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
-    return {"": next((value for value in inputs.values() if value is not ABSENT), ABSENT)}
-
-
-def _quote(inputs: Inputs, _: Settings) -> Mapping[str, object]:
-    """Return the sentence of the hits that answers the question best."""
-    passages = [as_text(hit) for hit in _flat_hits(inputs["hits"])]
-    return {"": quote(as_text(inputs["question"]), passages) or ABSENT}
-
-
-def _supported(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
-    """Choose the first present draft that the quote supports, else the quote. Say that there is no answer if
-    the hits do not answer the question.
-    """
-    fixed = ("question", "hits", "quote")
-    drafts = [as_text(value) for name, value in inputs.items() if name not in fixed and value is not ABSENT]
-    share = settings["share"]
-    assert isinstance(share, int | float)
-    question, quoted = as_text(inputs["question"]), as_text(inputs["quote"])
-    if not is_answered(question, [as_text(hit) for hit in _flat_hits(inputs["hits"])]):
-        return {"": nearest(question, quoted)}
-    return {"": best_supported(question, quoted, drafts, share)}
-
-
-def _flat_hits(value: object) -> list[Hit]:
-    if isinstance(value, Hit):
-        return [value]
-    assert isinstance(value, list | tuple)
-    return [hit for item in value if item is not ABSENT for hit in _flat_hits(item)]
-
-
-def _best_hits(values: Sequence[object], best: int, distinct: bool) -> list[Hit]:
-    """Return the `best` highest-scoring hits of all lists; with `distinct`, each chunk once, with its best
-    score.
-    """
-    ranked = document_order(_flat_hits(values))
-    if distinct:
-        first: dict[tuple[str, int], Hit] = {}
-        for hit in ranked:
-            first.setdefault((hit.chunk.source, hit.chunk.index), hit)
-        ranked = list(first.values())
-    return ranked[:best]
-
-
-def _aggregate(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
-    """Combine the present values as the settings say; the order is by port and index, never by arrival."""
-    values = [value for value in inputs.values() if value is not ABSENT]
-    if not values:
-        return {"": ABSENT}
-    best, join = settings.get("best"), settings.get("join")
-    if best is not None:
-        assert isinstance(best, int)
-        return {"": _best_hits(values, best, bool(settings.get("distinct")))}
-    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
-    items = [item for item in items if item is not ABSENT]
-    if join is not None:
-        return {"": _joined(items, str(join)) if items else ABSENT}
-    return {"": items}
-
-
-def _joined(items: Sequence[object], separator: str) -> str:
-    try:
-        return separator.join(map(as_text, items))
-    except TypeError as error:
-        raise BadReply(f"{error}; the transform to_json makes one") from error
-
-
-def _agent_run(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
-    """Make the record of an agent's run of its answer and the results of its turns."""
-    turns = [value for port, value in inputs.items() if port != "answer" and isinstance(value, list)]
-    calls = tuple(tuple(one for one in turn if isinstance(one, ToolResult)) for turn in turns)
-    ended: RunEnd = "max_turns" if settings.get("ended") == "max_turns" else "answered"
-    return {"": AgentRun(str(inputs["answer"]), ended, calls)}
-
-
 def _num_hits(inputs: Inputs) -> int:
     hits = inputs["hits"]
     return max(1, len(hits)) if isinstance(hits, Sequence) else 1
@@ -170,7 +75,8 @@ def _checksum(inputs: Inputs, _: Settings) -> object:
 
 
 def _in_their_order(inputs: Inputs, _: Settings) -> object:
-    return [Hit(hit.chunk, 1.0 / (1 + rank)) for rank, hit in enumerate(_flat_hits(inputs["hits"]))]
+    hits = control_ops.flat_hits(inputs["hits"])
+    return [Hit(hit.chunk, 1.0 / (1 + rank)) for rank, hit in enumerate(hits)]
 
 
 def _pages(inputs: Inputs, settings: Settings) -> object:
@@ -260,14 +166,14 @@ _SPECS = (
         _first,
         runs_on=None,
         outputs=("yes", "no"),
-        evaluate=_condition,
+        evaluate=control_ops.evaluate_condition,
     ),
     OpSpec(
         "select",
         (Port("options", variadic=True, optional=True),),
         _first,
         runs_on=None,
-        evaluate=_select,
+        evaluate=control_ops.evaluate_select,
         passes_over_failures=True,
     ),
     OpSpec(
@@ -275,7 +181,7 @@ _SPECS = (
         (Port("question", "text"), Port("hits", "list[hit]")),
         "text",
         runs_on=None,
-        evaluate=_quote,
+        evaluate=control_ops.evaluate_quote,
     ),
     OpSpec(
         "supported",
@@ -287,7 +193,7 @@ _SPECS = (
         ),
         "text",
         runs_on=None,
-        evaluate=_supported,
+        evaluate=control_ops.evaluate_supported,
         passes_over_failures=True,
     ),
     OpSpec(
@@ -295,14 +201,14 @@ _SPECS = (
         (Port("values", variadic=True, optional=True),),
         _aggregated,
         runs_on=None,
-        evaluate=_aggregate,
+        evaluate=control_ops.evaluate_aggregate,
     ),
     OpSpec(
         "agent_run",
         (Port("answer", "text"), Port("turns", variadic=True)),
         "record",
         runs_on=None,
-        evaluate=_agent_run,
+        evaluate=control_ops.evaluate_agent_run,
     ),
     OpSpec(
         "expand",

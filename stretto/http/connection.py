@@ -7,16 +7,15 @@ import math
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Protocol, cast
+from typing import cast
 
-from stretto.http.byte_budget import ByteBudget
 from stretto.http.client.headers import Headers
-from stretto.http.client_request import ClientRequest, RequestLimits
+from stretto.http.client_request import ClientRequest
 from stretto.http.head import answer_head
 from stretto.http.paced_reading import PacedReading
 from stretto.http.refusals import Refused
 from stretto.http.request_reader import RequestReader
-from stretto.http.served import Answerable, Served, WholeAnswer
+from stretto.http.served import Answerable, HttpApplication, Served
 
 _LINGER_S = 5.0
 """Seconds in which the rest of a refused request is read and dropped, so that its refusal is read."""
@@ -25,32 +24,6 @@ _LOOK_S = 0.25
 _LAST_PROBE_S = 5.0
 """Longest time between two probes of such a client."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Application(Protocol):
-    """What answers the requests of a server.
-
-    Attributes:
-        budget: count of the bytes held for all clients.
-    """
-
-    budget: ByteBudget
-
-    def admit(self, request: ClientRequest) -> RequestLimits:
-        """Return the limits of a request whose head has come. Raises Refused."""
-        ...
-
-    def serve(self, connection: ClientConnection, request: ClientRequest) -> Served | None:
-        """Begin to answer a request, and return what answers it. The answer is written to the connection;
-        `finished` is called at its end.
-        """
-        ...
-
-    def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer | None:
-        """Return the answer to a request that is refused before it is served; None to close the connection
-        without one.
-        """
-        ...
 
 
 class ClientConnection(asyncio.Protocol):
@@ -65,7 +38,7 @@ class ClientConnection(asyncio.Protocol):
         is_full: whether the client does not read as fast as its answer comes.
     """
 
-    def __init__(self, app: Application, connections: set[ClientConnection]) -> None:
+    def __init__(self, app: HttpApplication, connections: set[ClientConnection]) -> None:
         self._app = app
         self._connections = connections
         self._loop = asyncio.get_running_loop()
@@ -102,8 +75,8 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes of the answer to the client."""
         self._has_answer = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        if (transport := self._transport) is not None and not transport.is_closing():
+            transport.write(data)
 
     def answer(
         self, status: int, headers: Headers, body: bytes, *, keeps_alive: bool, reason: bytes = b""

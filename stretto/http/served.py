@@ -1,12 +1,14 @@
-"""What a connection asks of the object that answers a request."""
+"""What a connection asks of the server that it belongs to, and of the object that answers a request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from stretto.http.byte_budget import ByteBudget
 from stretto.http.client.headers import Headers
-from stretto.http.client_request import ClientRequest
+from stretto.http.client_request import ClientRequest, RequestLimits
+from stretto.http.refusals import Refused
 
 WholeAnswer: TypeAlias = tuple[int, Headers, bytes]
 """Status, headers and body of an answer."""
@@ -82,4 +84,30 @@ class Served(Protocol):
 
     def probe(self) -> None:
         """Write bytes without a meaning to the client, if the answer that has begun has room for them."""
+        ...
+
+
+class HttpApplication(Protocol):
+    """What answers the requests of a server.
+
+    Attributes:
+        budget: count of the bytes held for all clients.
+    """
+
+    budget: ByteBudget
+
+    def admit(self, request: ClientRequest) -> RequestLimits:
+        """Return the limits of a request whose head has come. Raises Refused."""
+        ...
+
+    def serve(self, connection: Answerable, request: ClientRequest) -> Served | None:
+        """Begin to answer a request, and return what answers it. The answer is written to the connection;
+        `finished` is called at its end.
+        """
+        ...
+
+    def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer | None:
+        """Return the answer to a request that is refused before it is served; None to close the connection
+        without one.
+        """
         ...

@@ -13,8 +13,9 @@ from time import monotonic
 from typing import Any
 
 from stretto.http.client.address import url_of
-from stretto.http.connection import Application, ClientConnection
+from stretto.http.connection import ClientConnection
 from stretto.http.refusals import draining
+from stretto.http.served import HttpApplication
 from stretto.model.errors import ConfigError
 
 IDLE_S = 75.0
@@ -69,7 +70,7 @@ class HttpServer:
 
     def __init__(
         self,
-        app: Application,
+        app: HttpApplication,
         host: str,
         port: int,
         head_s: float = _HEAD_S,

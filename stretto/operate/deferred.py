@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from stretto.cluster.placement import PromptKey
-from stretto.sched.observer import Observer, Observers
+from stretto.cluster.placement_request import PromptKey
+from stretto.sched.observer import Observer, Observers, RequestEvent
 from stretto.sched.request_trace import RequestTrace
 
 _MOST = 128
@@ -22,20 +22,20 @@ class DeferredObservers(Observer):
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = Observers(observers)
-        self._waiting: list[tuple[RequestTrace, float | PromptKey, bool]] = []
+        self._waiting: list[RequestEvent] = []
         self.sources: list[Callable[[], None]] = []
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Keep a request that has arrived."""
-        self._waiting.append((trace, now_s, False))
+        self._waiting.append(("on_request_arrived", trace, now_s))
 
     def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
         """Keep the key of the prompt of a request."""
-        self._waiting.append((trace, key, False))
+        self._waiting.append(("on_request_keyed", trace, key))
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Keep a request that has ended."""
-        self._waiting.append((trace, now_s, True))
+        self._waiting.append(("on_request_ended", trace, now_s))
         if len(self._waiting) >= _MOST:
             self._show()
 
@@ -47,10 +47,4 @@ class DeferredObservers(Observer):
 
     def _show(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for trace, what, has_ended in waiting:
-            if isinstance(what, PromptKey):
-                self._observers.on_request_keyed(trace, what)
-            elif has_ended:
-                self._observers.on_request_ended(trace, what)
-            else:
-                self._observers.on_request_arrived(trace, what)
+        self._observers.on_requests(waiting)

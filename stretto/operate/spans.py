@@ -23,7 +23,8 @@ from random import Random, SystemRandom
 
 from stretto.operate.otlp import SpanRecord
 from stretto.operate.span_records import EndedRequest, program_attributes
-from stretto.sched.messages import Action, Event, Open, Reply, Submit
+from stretto.sched.actions import Action, Reply
+from stretto.sched.messages import Event, Open, Submit
 from stretto.sched.observer import Observer
 from stretto.sched.request_trace import RequestTrace, TenantProgram, TraceContext, read_traceparent
 

@@ -8,24 +8,16 @@ from dataclasses import dataclass
 from stretto.cluster.messages import InstanceId, StopInstance
 from stretto.cluster.placement import Choice
 from stretto.model.tasks import Done, Failed, LLMTask, Piece, Task
-from stretto.sched.messages import (
-    Action,
-    Admit,
+from stretto.sched.actions import Action, Admit, CancelTask, Reply, StartBatch
+from stretto.sched.engine_events import (
     BatchDone,
     BatchFailed,
-    CancelTask,
-    Event,
-    Extend,
     InstanceLost,
     InstanceStopped,
     LLMReport,
-    Open,
-    Provide,
-    Reply,
-    StartBatch,
-    Submit,
     Suspended,
 )
+from stretto.sched.messages import Event, Extend, Open, Provide, Submit
 from stretto.sched.observer import Observer, Observers
 from stretto.sched.request_trace import Door, RequestTrace, Try
 

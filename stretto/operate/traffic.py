@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.prefix_hashes import HASH_BYTES, pack_hashes
 from stretto.model.record import record
 from stretto.sched.observer import Observer
@@ -66,7 +66,7 @@ class SeenRequest:
         }
 
 
-def read_requests(rows: Sequence[Mapping[str, Any]]) -> list[SeenRequest]:
+def read_seen_requests(rows: Sequence[Mapping[str, Any]]) -> list[SeenRequest]:
     """Return the requests that a door tells. Raises TypeError if it tells something else."""
     return [SeenRequest(**row) for row in rows]
 

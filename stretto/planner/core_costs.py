@@ -13,7 +13,7 @@ from stretto.costs.fit import MeasuredStep, fit_step_cost
 from stretto.costs.shape import Hardware, LLMModel
 from stretto.costs.step_features import StepFeatures
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.model.tasks import Decode, LLMTask
 from stretto.model.values import Segment
 from stretto.planner.machine import scheduler_config

@@ -23,7 +23,7 @@ from stretto.planner.execution import Execution, ReplicaSpan
 from stretto.planner.links import Links
 from stretto.planner.plan import Plan, PlannedReplica
 from stretto.planner.problem import Problem
-from stretto.planner.replica_arrivals import Replica, run_replica, run_together
+from stretto.planner.replica_arrivals import ArrivingReplica, run_replica, run_together
 from stretto.planner.replica_run import ReplicaLoad
 from stretto.planner.stage_runs import NodeProgress, StageRun, hold_devices
 from stretto.planner.stage_sequence import PresentStage, StageSequence
@@ -154,7 +154,7 @@ class _Executor:
         on the same devices.
         """
         times_s: list[tuple[float, float]] = []
-        replicas: list[Replica] = []
+        replicas: list[ArrivingReplica] = []
         for replica, dealt in wanted:
             start_s = max(free_s[device] for device in replica.devices)
             if replica.key in kept:
@@ -165,7 +165,7 @@ class _Executor:
                 loaded_s = self.starts.ready_s(replica.model, replica.tp, start_s)
             cost = self.problem.costs[replica.model][replica.tp]
             times_s.append((start_s, loaded_s))
-            replicas.append(Replica(self._load(dealt, ready_s), cost.scheduler, cost.step, loaded_s))
+            replicas.append(ArrivingReplica(self._load(dealt, ready_s), cost.scheduler, cost.step, loaded_s))
         links = self._links([dealt for _, dealt in wanted], replicas)
         if links is None:
             runs = [run_replica(one.load, one.config, one.cost, one.begin_s) for one in replicas]
@@ -194,7 +194,7 @@ class _Executor:
             np.concatenate(previous),
         )
 
-    def _links(self, dealt: Sequence[dict[str, Ints]], replicas: Sequence[Replica]) -> Links | None:
+    def _links(self, dealt: Sequence[dict[str, Ints]], replicas: Sequence[ArrivingReplica]) -> Links | None:
         """Return which calls of these replicas wait for which; None if they wait for those of one node of
         their own replica alone.
         """

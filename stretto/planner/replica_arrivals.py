@@ -26,7 +26,7 @@ from stretto.planner.step_log import StepLog
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ArrivingReplica:
     """A replica to be simulated: its calls, its scheduler, and the time from which on it serves."""
 
     load: ReplicaLoad
@@ -46,11 +46,11 @@ def run_replica(load: ReplicaLoad, config: SchedulerConfig, cost: StepCost, begi
     is_closed = np.all(can_run[load.previous[follows & can_run]])
     if np.all(load.ready_s[can_run] <= begin_s) and is_closed:
         return run_at_once(load, np.flatnonzero(can_run), config, cost, begin_s)
-    (run,) = run_together([Replica(load, config, cost, begin_s)], Links([load]))
+    (run,) = run_together([ArrivingReplica(load, config, cost, begin_s)], Links([load]))
     return run
 
 
-def run_together(replicas: Sequence[Replica], links: Links) -> list[ReplicaRun]:
+def run_together(replicas: Sequence[ArrivingReplica], links: Links) -> list[ReplicaRun]:
     """Simulate replicas whose calls wait for each other's answers.
 
     Events are taken in the order of their times: the ends of intervals, at which calls end and others may
@@ -93,7 +93,7 @@ class _Arrivals:
         end_s: time at which the present interval ends; infinite if there is nothing to do.
     """
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: ArrivingReplica) -> None:
         self._load, self._cost = replica.load, replica.cost
         check_requests(replica.config, self._load.prompts, self._load.outputs)
         self._now_s = replica.begin_s

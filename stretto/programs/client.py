@@ -18,10 +18,10 @@ from typing import Any
 from stretto.model.errors import UserError
 from stretto.model.tasks import Criteria, Usage
 from stretto.programs.connection import ProgramSession, connection_to
-from stretto.programs.fragment import WaitingCall, Work
+from stretto.programs.fragment import Work
 from stretto.programs.ledger import Ledger
 from stretto.programs.native_calls import NativeCalls
-from stretto.programs.pending_calls import PendingCalls
+from stretto.programs.pending_calls import PendingCalls, made_call
 from stretto.programs.values import checked_value
 from stretto.programs.variable import CURRENT, ProgramClient, SemanticVariable, produced
 from stretto.runtime.home_process import HomeProcess
@@ -271,39 +271,3 @@ class Client:
         waiting = self._opened().ask(name, perf, deadline_s=timeout_s)
         self._pending.flush()  # after that, so that no call starts as if nobody wanted it
         return await waiting
-
-
-def made_call(
-    client: ProgramClient,
-    work: Work,
-    inputs: Mapping[str, object],
-    outputs: Sequence[str],
-    *,
-    given: Mapping[str, SemanticVariable] | None,
-    each: str | None,
-    when: SemanticVariable | None,
-) -> tuple[WaitingCall, dict[str, SemanticVariable]]:
-    """Return a call, which the client's ledger has noted, and the variables that it produces, by output.
-
-    Raises:
-        UserError: see `Client.call`.
-    """
-    if when is not None and not isinstance(when, SemanticVariable):
-        raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
-    constants = {
-        name: checked_value(value, f"{work.name}: {name}")
-        for name, value in inputs.items()
-        if not isinstance(value, SemanticVariable)
-    }
-    guard = None if when is None else when.name_in(client)
-    known = given or {}
-    made = {name: variable.name_in(client) for name, variable in known.items()}
-    read = {
-        name: value.name_in(client) if isinstance(value, SemanticVariable) else None
-        for name, value in inputs.items()
-    }
-    results = {name: known[name] if name in known else produced(client, name) for name in outputs}
-    produces = {name: variable.name_in(client) for name, variable in results.items()}
-    call = WaitingCall(work, read, produces, constants, each, guard)
-    client.ledger.note_call(call, made)
-    return call, results

@@ -1,12 +1,15 @@
-"""The calls of a client that wait until they are submitted together."""
+"""Makes the calls of a client, which wait until they are submitted together."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from stretto.programs.fragment import WaitingCall
+from stretto.model.errors import UserError
+from stretto.programs.fragment import WaitingCall, Work
+from stretto.programs.values import checked_value
+from stretto.programs.variable import ProgramClient, SemanticVariable, produced
 
 
 class PendingCalls:
@@ -59,3 +62,39 @@ class PendingCalls:
     def _flush_unless_held(self) -> None:
         if not self._num_holding:
             self.flush()
+
+
+def made_call(
+    client: ProgramClient,
+    work: Work,
+    inputs: Mapping[str, object],
+    outputs: Sequence[str],
+    *,
+    given: Mapping[str, SemanticVariable] | None,
+    each: str | None,
+    when: SemanticVariable | None,
+) -> tuple[WaitingCall, dict[str, SemanticVariable]]:
+    """Return a call, which the client's ledger has noted, and the variables that it produces, by output.
+
+    Raises:
+        UserError: see `Client.call`.
+    """
+    if when is not None and not isinstance(when, SemanticVariable):
+        raise UserError(f"{work.name}: when must be a SemanticVariable, got {when!r:.80}")
+    constants = {
+        name: checked_value(value, f"{work.name}: {name}")
+        for name, value in inputs.items()
+        if not isinstance(value, SemanticVariable)
+    }
+    guard = None if when is None else when.name_in(client)
+    known = given or {}
+    made = {name: variable.name_in(client) for name, variable in known.items()}
+    read = {
+        name: value.name_in(client) if isinstance(value, SemanticVariable) else None
+        for name, value in inputs.items()
+    }
+    results = {name: known[name] if name in known else produced(client, name) for name in outputs}
+    produces = {name: variable.name_in(client) for name, variable in results.items()}
+    call = WaitingCall(work, read, produces, constants, each, guard)
+    client.ledger.note_call(call, made)
+    return call, results

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.schema.reading import read_tables
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.router.loads import has_room
 from stretto.router.messages import RouterAction, Ticket
 from stretto.router.offline_at_workers import is_offline_request
@@ -37,7 +38,7 @@ class Dispatch:
         """
         among = self._open.eligible.among(client, now_s)
         choice = self._open.loads.choose(placed, now_s, among)
-        if choice is None or is_offline_request(placed) or not self.has_offline:
+        if choice is None or not self.has_offline or is_offline_request(placed):
             return choice
         used = self._open.loads.offline.used_by_others(among, now_s)
         if used is None or choice.instance in used or 2 * choice.held_tokens > placed.num_tokens:
@@ -51,14 +52,18 @@ class Dispatch:
 
     def take(self, ticket: Ticket, choice: Choice, now_s: float) -> list[RouterAction]:
         """Send a request to the worker that was chosen for it, or let it wait there."""
-        is_offline = is_offline_request(self._open.clients[ticket].placed)  # goes where it begins, or waits
-        if self._open.placement.binds == "late" or is_offline or self.can_start(choice, ticket):
+        placed = self._open.clients[ticket].placed
+        if (
+            self._open.placement.binds == "late"
+            or self.can_start(choice, placed)
+            or is_offline_request(placed)  # goes where it begins, or waits
+        ):
             return [self._open.send(ticket, choice, now_s)]
         self._open.bind(ticket, choice)
         self._open.note_rest(self._open.clients[ticket], now_s)
         return []
 
-    def can_start(self, choice: Choice, ticket: Ticket) -> bool:
+    def can_start(self, choice: Choice, placed: PlacementRequest) -> bool:
         """Return whether a request can run at once at the worker that was chosen for it."""
-        view, placed = self._open.loads.table.get(choice.instance), self._open.clients[ticket].placed
+        view = self._open.loads.table.get(choice.instance)
         return view is not None and not view.num_waiting and has_room(view, placed)

@@ -56,6 +56,8 @@ class Eligible:
         left.
         """
         able, num_taking = self.able(client)
+        if now_s >= self._workers.rests_until_s and client.room_at is None and not client.tried:
+            return None if len(able) == num_taking else [worker.id for worker in able]
         client_key = client.request.client_key
         among = [
             worker.id
@@ -111,11 +113,6 @@ class Eligible:
         if client.placed.purpose.preference == "offline":
             name = f"{name}/offline"
         return f"{name}/limited" if is_limited else name
-
-    @property
-    def cuts_priority(self) -> bool:
-        """Whether a worker knows no field `priority`."""
-        return any(not worker.config.takes_priority for worker in self._workers)
 
     def is_listed(self, model: str) -> bool:
         """Return whether a worker that takes requests lists a model."""

@@ -7,7 +7,8 @@ import logging
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Choice, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Placement, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
 from stretto.model.errors import ConfigError
+from stretto.model.number_checks import check_positive
 
 _SELECTOR = re.compile(r"[A-Za-z0-9._/=!(), -]+")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -23,8 +23,7 @@ class DnsConfig:
     every_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.every_s < math.inf:
-            raise ConfigError(f"dns: every_s is {self.every_s!r}; it must be positive and finite")
+        check_positive("dns", self, ("every_s",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import TypeAlias
 
 from stretto.cluster.placements.table import placement_of
 from stretto.costs.learned_work import LearnedWork
@@ -43,7 +42,6 @@ from stretto.router.worker_link import WorkerLink
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 
 _log = logging.getLogger(__name__)
-_Work: TypeAlias = Callable[[], None]
 
 
 class Front:
@@ -92,8 +90,8 @@ class Front:
         self.readers = BodyReaders()
         self._prompts = PromptWatch(self.watch, self.readers)
         self._loop = asyncio.get_running_loop()
-        self._late = Backlog(soon=self._loop.call_soon)
-        self.later: Callable[[_Work], None] = lambda work: self._late.add(partial(_do, work))
+        self._late = Backlog(soon=self._loop.call_soon, on_error=_not_done)
+        self.later = self._late.add
         self._unseen: list[tuple[RoutedExchange, RoutedRequest | None]] = []
         self.watch.deferred.sources.append(self.catch_up)
         self.exchanges: dict[Ticket, RoutedExchange] = {}
@@ -140,9 +138,8 @@ class Front:
             case Send(ticket, worker):
                 self.exchanges[ticket].send(action, self.links[worker])
             case Hedge(ticket, send):
-                link, attempts = self.links[send.worker], self.exchanges[ticket].attempts
-                self._hedges[send.ticket] = attempts.hedge(
-                    send, link, lambda ended: self._hedges.pop(ended, None)
+                self._hedges[send.ticket] = self.exchanges[ticket].hedge(
+                    send, self.links[send.worker], lambda ended: self._hedges.pop(ended, None)
                 )
             case TakeHedge(ticket):
                 self.exchanges[ticket].attempts.take_hedge()
@@ -240,9 +237,6 @@ class Front:
                 _log.exception("a request could not be shown to those who watch")
 
 
-def _do(work: _Work) -> None:
-    """Do what was to be done later. An error in it ends nothing else."""
-    try:
-        work()
-    except Exception:
-        _log.exception("what was to be done later for a request has failed")
+def _not_done(error: Exception) -> None:
+    """Log that what was to be done later has failed, which ends nothing else."""
+    _log.error("what was to be done later for a request has failed", exc_info=error)

@@ -17,10 +17,10 @@ from time import monotonic
 from stretto.engines.openai_server.metrics import CacheConfig, read_cache_config
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
 from stretto.router import believable
-from stretto.router.config import WorkerConfig
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
-from stretto.router.question import ask
+from stretto.router.question import ask_worker
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.worker_link import WorkerLink
 from stretto.router.workers import KEY_HINT, NO_KEY_HINT
 from stretto.wire import paths
@@ -173,7 +173,7 @@ class HealthChecks:
         return believable.kv_tokens((cache.num_blocks or 0) * cache.block_tokens) or found.kv_tokens
 
     async def _ask(self, link: WorkerLink, path: str) -> tuple[int, bytes]:
-        return await ask(link, self._front.config.health_timeout_s, path)
+        return await ask_worker(link, self._front.config.health_timeout_s, path)
 
 
 def _cache_config(body: bytes) -> CacheConfig:

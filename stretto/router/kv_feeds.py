@@ -16,7 +16,7 @@ from stretto.engines.openai_server.kv_event_stream import KVEventStream
 from stretto.model.errors import EngineFailure, StrettoError
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
-from stretto.router.question import ask
+from stretto.router.question import ask_worker
 from stretto.router.workers import Worker
 from stretto.wire import paths
 from stretto.wire.models import read_tokens, tokenize_request
@@ -81,7 +81,7 @@ class KVFeeds:
         assert tokens is not None, "compared only where there is a tokenizer"
         body = json.dumps(tokenize_request(next(iter(worker.models)), _PROBE)).encode()
         try:
-            status, answer = await ask(
+            status, answer = await ask_worker(
                 front.links[worker.id], front.config.health_timeout_s, paths.TOKENIZE, body
             )
             theirs = read_tokens(json.loads(answer)) if status == 200 else None

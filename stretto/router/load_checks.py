@@ -10,7 +10,7 @@ from stretto.engines.openai_server.metrics import ServerLoad, read_load
 from stretto.model.errors import BadReply, EngineFailure
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
-from stretto.router.question import ask
+from stretto.router.question import ask_worker
 from stretto.wire import paths
 
 _EVERY_S = 2.0
@@ -65,7 +65,7 @@ class LoadChecks:
         """Return the load of a worker; None if it does not tell."""
         front = self._front
         try:
-            status, body = await ask(front.links[worker], front.config.health_timeout_s, paths.METRICS)
+            status, body = await ask_worker(front.links[worker], front.config.health_timeout_s, paths.METRICS)
             if status != 200:
                 return None
             return await front.readers.run_if_large(

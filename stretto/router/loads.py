@@ -11,16 +11,8 @@ from heapq import heappop, heappush
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.loading import loading_shares
-from stretto.cluster.placement import (
-    Choice,
-    Dispatched,
-    Emptied,
-    Ended,
-    Joined,
-    Left,
-    Placement,
-    PlacementRequest,
-)
+from stretto.cluster.placement import Choice, Dispatched, Emptied, Ended, Joined, Left, Placement
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prompt_keys import BYTES
 from stretto.router.expected_answers import ExpectedAnswers
 from stretto.router.hit_correction import HitCorrection, ReportedHits
@@ -50,6 +42,7 @@ class RunningAtWorker:
         prefill_s: predicted seconds of its prefill.
         first_s: predicted seconds until its first byte, when it was sent.
         model: name of the model that it asks for, if a worker lists it; else "".
+        is_offline: whether it gives way to all that are not offline.
         is_decoding: whether its prefill is over, as far as is known.
     """
 
@@ -61,6 +54,7 @@ class RunningAtWorker:
     prefill_s: float
     first_s: float
     model: str = ""
+    is_offline: bool = False
     is_decoding: bool = False
 
 
@@ -144,7 +138,7 @@ class WorkerLoads:
         """Return the worker that the policy chooses for a request, among some or all; None if it has to
         wait.
         """
-        if is_offline_request(request):
+        if request.purpose.preference == "offline":
             return self.offline.choose(request, among, now_s)
         while self._prefill_ends and self._prefill_ends[0][0] <= now_s:  # whole answers do not tell theirs
             _, ticket = heappop(self._prefill_ends)
@@ -173,7 +167,7 @@ class WorkerLoads:
         assert view is not None, "requests are sent to workers in the table"
         self._offline.started(ticket, request, choice, now_s)
         if is_offline_request(request):
-            running = RunningAtWorker(ticket, view.id, request, now_s, 0, 0.0, 0.0, model)
+            running = RunningAtWorker(ticket, view.id, request, now_s, 0, 0.0, 0.0, model, is_offline=True)
             self._running[ticket] = running
             return running
         self._placement.observe(Dispatched(choice.instance, request, now_s))
@@ -191,7 +185,7 @@ class WorkerLoads:
 
     def first_byte(self, running: RunningAtWorker, now_s: float) -> None:
         """Note that an answer has begun: its prefill is over."""
-        if running.is_decoding or is_offline_request(running.placed):
+        if running.is_decoding or running.is_offline:
             return
         running.is_decoding = True
         if (view := self.table.get(running.worker)) is not None:
@@ -222,7 +216,7 @@ class WorkerLoads:
         num_cached = self._reports.num_cached(running.worker, usage)
         if usage.num_output is not None:
             self.outputs.learn(running.model, usage.num_output)
-        if is_offline_request(running.placed):
+        if running.is_offline:
             return
         self._placement.observe(Ended(running.worker, running.placed, num_cached, was_refused))
         if num_cached is not None:
@@ -251,7 +245,7 @@ class WorkerLoads:
         self.offline.check_invariants()
         for view in self.table:
             all_running = [one for one in self._running.values() if one.worker == view.id]
-            running = [one for one in all_running if not is_offline_request(one.placed)]
+            running = [one for one in all_running if not one.is_offline]
             offline_tokens = sum(one.placed.all_tokens for one in all_running if one not in running)
             assert view.offline_tokens == offline_tokens
             assert view.num_running == len(running)

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from stretto.cluster.loading import loading_shares
 from stretto.model.errors import ConfigError
-from stretto.router.config import WorkerConfig
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.learned_slots import JUST_SENT_S
 from stretto.router.messages import Check, Cut, RouterAction, Stop, WorkerGone, WorkerId
 from stretto.router.open_requests import UNKNOWN, OpenRequests
 from stretto.router.repeats import Repeats
 from stretto.router.turns import Turns
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.workers import Worker
 
 
@@ -91,7 +91,7 @@ class Membership:
         if not found.slots.look(num_running, num_queued, are_held=bool(self._open.waiting)):
             return []
         self._open.loads.refresh(found)
-        return self._turns.fill(worker, now_s) if self._open.waiting else []
+        return self._turns.fill(worker, now_s) if self._open.waiting.queues else []
 
     def resize(self, worker: WorkerId, num_slots: int, now_s: float) -> list[RouterAction]:
         """Let at most `num_slots` requests run at a worker at once; those that run go on.
@@ -158,7 +158,7 @@ class Membership:
                 actions = [Check(worker.id, next_s), *self._turns.unbind(worker.id, now_s)]
             elif worker.state == "serving" and worker.rests_until_s > now_s:
                 actions = [self._next_check(worker, now_s), *self._turns.unbind(worker.id, now_s)]
-            elif self._open.waiting:
+            elif self._open.waiting.queues:
                 actions = self._turns.fill(worker.id, now_s)
         return actions + self._turns.release_held(now_s)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal, TypeAlias
 
-from stretto.cluster.placement import Choice, PromptKey
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.model.record import record
 from stretto.model.tasks import Objective

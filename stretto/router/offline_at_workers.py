@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
+from typing import TypeAlias
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kept_free import KeptFree, RoomPerInstance
 from stretto.cluster.offline_room import SHARE, OfflineRoom
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.profile import Profile
 from stretto.router.messages import Ticket, WorkerId
 
@@ -42,11 +43,12 @@ class OfflineRules:
 USUAL_RULES = OfflineRules()
 
 
-class _Sent(NamedTuple):
-    at_s: float
-    ticket: Ticket
-    request: PlacementRequest
-    choice: Choice
+_Sent: TypeAlias = tuple[float, Ticket, PlacementRequest, Choice]
+"""A request that was sent: when, its number, and where it went."""
+_Ended: TypeAlias = tuple[float, Ticket, int, int, Choice, int | None, float]
+"""A request that has ended: when it was sent, its number, the tokens of its prompt and those that it was
+expected to generate, where it went, the tokens of its answer, and when it ended. Its keys may be large: they
+are not kept."""
 
 
 class OfflineAtWorkers:
@@ -175,11 +177,11 @@ class OfflineWhenAsked:
         self.machine = machine
         self._running: dict[Ticket, _Sent] = {}
         """Requests that run, and that the machine does not know."""
-        self._ended: deque[tuple[_Sent, int | None, float]] = deque(maxlen=_MOST_ENDED)
+        self._ended: deque[_Ended] = deque(maxlen=_MOST_ENDED)
 
     def started(self, ticket: Ticket, request: PlacementRequest, choice: Choice, now_s: float) -> None:
         """Note that a request is sent to the worker that was chosen for it."""
-        self._running[ticket] = _Sent(now_s, ticket, request, choice)
+        self._running[ticket] = now_s, ticket, request, choice
         if self.machine.num_running or is_offline_request(request):
             self.catch_up()
 
@@ -194,24 +196,27 @@ class OfflineWhenAsked:
         """Note that a request has left a worker, as `OfflineAtWorkers.ended`."""
         if (sent := self._running.pop(ticket, None)) is None:
             self.catch_up().ended(ticket, worker, request, num_output, now_s)
-        elif now_s > sent.at_s:  # else its time tells nothing
-            bare = PlacementRequest(request.num_tokens, request.expected_output)  # keys may be large
-            self._ended.append((_Sent(sent.at_s, ticket, bare, sent.choice), num_output, now_s))
+        elif now_s > sent[0]:  # else its time tells nothing
+            num_tokens, num_expected = request.num_tokens, request.expected_output
+            self._ended.append((sent[0], ticket, num_tokens, num_expected, sent[3], num_output, now_s))
 
     def catch_up(self) -> OfflineAtWorkers:
         """Return the machine, after it got to know what has happened, in order."""
         if not (self._running or self._ended):
             return self.machine
         moves: list[tuple[float, bool, _Sent, int | None]] = []
-        for sent, num_output, ended_s in self._ended:
-            moves += (sent.at_s, True, sent, None), (ended_s, False, sent, num_output)
-        moves += [(sent.at_s, True, sent, None) for sent in self._running.values()]
+        for at_s, ticket, num_tokens, num_expected, choice, num_output, ended_s in self._ended:
+            sent = at_s, ticket, PlacementRequest(num_tokens, num_expected), choice
+            moves += (at_s, True, sent, None), (ended_s, False, sent, num_output)
+        moves += [(sent[0], True, sent, None) for sent in self._running.values()]
         self._running, self._ended = {}, deque(maxlen=_MOST_ENDED)
-        for at_s, is_start, sent, num_output in sorted(moves, key=itemgetter(0, 1)):
+        for moved_s, is_start, (_, ticket, request, choice), num_output in sorted(
+            moves, key=itemgetter(0, 1)
+        ):
             if is_start:
-                self.machine.started(sent.ticket, sent.request, sent.choice, at_s)
+                self.machine.started(ticket, request, choice, moved_s)
             else:
-                self.machine.ended(sent.ticket, sent.choice.instance, sent.request, num_output, at_s)
+                self.machine.ended(ticket, choice.instance, request, num_output, moved_s)
         return self.machine
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.prompt_keys import BYTES, hash_text
 from stretto.router.body_edits import form_model, members_of, values_of
 from stretto.router.messages import RoutedRequest
@@ -71,12 +71,13 @@ def read_request(head: RequestHead, rules: ReadingRules, body: bytes) -> RoutedR
     if rules.uses_keys and text is not None:
         key = _key(text, f"{rules.aliases.only(model)}\0{fields.get('cache_salt') or ''}")
     looked_up = _looked_up(path, fields) if rules.has_reports else None
-    headers = head.headers
+    headers, limit, num_answers = head.headers, _limit(fields), _num_answers(fields)
+    is_one = num_answers == 1 and limit not in (0, 1)
     return RoutedRequest(
         model=model,
         num_tokens=_num_tokens(text, body),
-        max_tokens=_limit(fields),
-        num_answers=_num_answers(fields),
+        max_tokens=limit,
+        num_answers=num_answers,
         key=key,
         text=looked_up if isinstance(looked_up, str) else "",
         ids=looked_up if isinstance(looked_up, array) else (),
@@ -87,7 +88,7 @@ def read_request(head: RequestHead, rules: ReadingRules, body: bytes) -> RoutedR
         objective=read_objective(fields),
         shape="" if key is None else _shape(fields),
         may_hedge=path in _HEDGED and not fields.get("store"),
-        may_split=path in _SPLIT and text is not None and _may_split(fields),
+        may_split=is_one and path in _SPLIT and text is not None and _may_split(fields),
         is_streamed=fields.get("stream") is True,
         priority_at=members_of(body, "priority") if rules.cuts_priority and "priority" in fields else (),
         alias_at=values_of(body, "model") if model in rules.aliases else (),
@@ -193,9 +194,9 @@ def _num_answers(fields: Mapping[str, Any]) -> int:
 
 
 def _may_split(fields: Mapping[str, Any]) -> bool:
-    """Return whether two workers may share a request: it has one answer of more than one token, whose prompt
-    is not part of it, and its client does not see to that itself. vLLM refuses an answer of one token where a
-    call of a tool is required.
+    """Return whether two workers may share a request that has one answer of more than one token: its prompt
+    is not part of the answer, and its client does not see to that itself. vLLM refuses an answer of one token
+    where a call of a tool is required.
     """
     asked = (
         fields.get("kv_transfer_params"),
@@ -204,7 +205,7 @@ def _may_split(fields: Mapping[str, Any]) -> bool:
         fields.get("store"),
         fields.get("tool_choice") == "required",
     )
-    return not any(asked) and _num_answers(fields) == 1 and _limit(fields) not in (0, 1)
+    return not any(asked)
 
 
 def _shape(fields: Mapping[str, Any]) -> str:

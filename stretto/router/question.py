@@ -14,7 +14,9 @@ from stretto.router.worker_link import WorkerLink
 _MAX_BYTES = 4_000_000
 
 
-async def ask(link: WorkerLink, timeout_s: float, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+async def ask_worker(
+    link: WorkerLink, timeout_s: float, path: str, body: bytes | None = None
+) -> tuple[int, bytes]:
     """Return the status and body of a worker's answer to a GET, or to a POST of a JSON body.
 
     Raises:

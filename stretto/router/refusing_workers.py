@@ -91,7 +91,7 @@ class RefusingWorkers:
             (workers.suspect if status == 401 else workers.failed)(worker, reason, now_s)
             return
         workers.answered(worker, status, now_s)
-        worker.key_rests.rest("", now_s + _KEYLESS_REST_S)
+        workers.rest(worker, "", now_s + _KEYLESS_REST_S)
         if not worker.wants_key:
             worker.wants_key = True
             _log.warning("worker %s wants a key (status %d); %s", worker.config.url, status, NO_KEY_HINT)

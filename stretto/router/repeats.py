@@ -91,7 +91,11 @@ class Repeats:
             and worker.id not in client.tried
         ]
         choice = self._open.loads.choose(client.placed, now_s, among) if among else None
-        if choice is None or not self._dispatch.can_start(choice, ticket) or not self._open.hedges.take():
+        if (
+            choice is None
+            or not self._dispatch.can_start(choice, client.placed)
+            or not self._open.hedges.take()
+        ):
             return []
         hedge, first = next(self._open.tickets), client.running.worker
         request = replace(client.request, is_repeatable=False, may_hedge=False, program=NO_PROGRAM)

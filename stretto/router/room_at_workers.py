@@ -89,6 +89,7 @@ class RoomAtWorkers:
 
     Attributes:
         shares_names: whether other routers tell of programs too, so that these go by names that all know.
+        held: the requests that are held.
     """
 
     def __init__(self, *, holds: bool) -> None:
@@ -99,19 +100,19 @@ class RoomAtWorkers:
         self._of_worker: dict[WorkerId, _Pool] = {}
         self._serving: set[WorkerId] = set()
         self._of_ticket: dict[Ticket, _Pool] = {}
-        self._held: dict[Ticket, RoomRequest] = {}
+        self.held: dict[Ticket, RoomRequest] = {}
         self._plain_since_s: dict[Ticket, float] = {}  # of those held, in order
 
     def __len__(self) -> int:
         """Return how many requests are held."""
-        return len(self._held)
+        return len(self.held)
 
     def __contains__(self, ticket: Ticket) -> bool:
-        return ticket in self._held
+        return ticket in self.held
 
     def __iter__(self) -> Iterator[Ticket]:
         """Iterate over the requests that are held."""
-        return iter(self._held)
+        return iter(self.held)
 
     @property
     def wants_keys(self) -> bool:
@@ -178,7 +179,7 @@ class RoomAtWorkers:
         described = self._described(pool, ticket, request, num_output)
         entered = pool.room.arrive(described, now_s)
         if entered is None:
-            self._held[ticket] = described
+            self.held[ticket] = described
             if request.step is None:
                 self._plain_since_s[ticket] = now_s
         return entered
@@ -234,12 +235,12 @@ class RoomAtWorkers:
 
     def released(self, now_s: float) -> Iterator[Entered]:
         """Yield the requests that were held and may go out now."""
-        if not self._held:
+        if not self.held:
             return
         for pool in self._pools:
             if pool.room.held:
                 for entered in pool.room.admit(now_s):
-                    del self._held[entered.key]  # type: ignore[arg-type]
+                    del self.held[entered.key]  # type: ignore[arg-type]
                     self._plain_since_s.pop(entered.key, None)  # type: ignore[call-overload]
                     yield entered
 
@@ -260,7 +261,7 @@ class RoomAtWorkers:
         """Note that a request has left the router; `usage` is given with an answer, and `was_refused` if that
         is an error.
         """
-        self._held.pop(ticket, None)
+        self.held.pop(ticket, None)
         self._plain_since_s.pop(ticket, None)
         if (pool := self._of_ticket.pop(ticket, None)) is None:
             if usage is not None and usage.num_cached_tokens and (pool := self._pool_of(request.model)):
@@ -303,7 +304,7 @@ class RoomAtWorkers:
 
     def due_s(self, limit_s: float) -> float | None:
         """Return the time at which `released` or `overdue` should be asked though nothing happens."""
-        if not self._held:
+        if not self.held:
             return None
         dues = [pool.room.due_s() for pool in self._pools]
         dues += [since_s + limit_s for since_s in islice(self._plain_since_s.values(), 1)]
@@ -329,9 +330,9 @@ class RoomAtWorkers:
             assert pool.num_requests == sum(one is pool for one in self._of_ticket.values())
             assert all(self._by_model[name] is pool for name in pool.models)
         held = [one.key for pool in self._pools for one in pool.room.held]
-        assert sorted(held) == sorted(self._held)  # type: ignore[type-var]
-        assert self._held.keys() <= self._of_ticket.keys()
-        assert self._plain_since_s.keys() <= self._held.keys()
+        assert sorted(held) == sorted(self.held)  # type: ignore[type-var]
+        assert self.held.keys() <= self._of_ticket.keys()
+        assert self._plain_since_s.keys() <= self.held.keys()
 
     # --- inside
 

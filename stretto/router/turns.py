@@ -30,7 +30,7 @@ class Turns:
     def queue_or_place(self, ticket: Ticket, now_s: float) -> list[RouterAction]:
         """Send a request that has come, or let it wait: behind others like it, if there are any."""
         client = self._open.clients[ticket]
-        name = self._open.eligible.queue_name(client, now_s) if self._open.waiting else ""
+        name = self._open.eligible.queue_name(client, now_s) if self._open.waiting.queues else ""
         if name not in self._open.waiting.queues:
             return self._dispatch.place(ticket, now_s)
         describe_part(client, self._open.workers)
@@ -41,7 +41,7 @@ class Turns:
     def release_held(self, now_s: float) -> list[RouterAction]:
         """Let what was held and has room now wait for its turn."""
         actions: list[RouterAction] = []
-        for entered in self._open.room.released(now_s) if self._open.room else ():
+        for entered in self._open.room.released(now_s) if self._open.room.held else ():
             ticket: Ticket = entered.key  # type: ignore[assignment]
             client = self._open.clients[ticket]
             client.room_at, client.since_s = entered.instance, now_s
@@ -78,7 +78,7 @@ class Turns:
         requests off workers where theirs have come.
         """
         actions: list[RouterAction] = []
-        for worker in dict.fromkeys(workers) if self._open.waiting else ():
+        for worker in dict.fromkeys(workers) if self._open.waiting.queues else ():
             actions += self.fill(worker, now_s)
         return actions + self.release_held(now_s) + self.withdraw_offline(now_s)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.placements.table import placement_of
 from stretto.cluster.prefix_hashes import HASH_BYTES, PackedHashes
 from stretto.engines.scripted.standin import StandIn, StandInConfig
@@ -17,7 +17,9 @@ from stretto.model.tasks import Decode, Done, LLMTask, Usage
 from stretto.router.config import RouterConfig
 from stretto.router.messages import NamedProgram, RoutedRequest, RouterAction, Send, Ticket, WorkerUsage
 from stretto.router.router_state import RouterState
-from stretto.sched.messages import Action, Admit, Emit, Event, LLMReport, Reply, Submit
+from stretto.sched.actions import Action, Admit, Emit, Reply
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph, sized_text
 from stretto.sim.driver import VirtualDriver

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from stretto.model.deployment import Engine
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine
 from stretto.router.messages import Ticket, WorkerId
 from stretto.sched.engines.queue import EngineQueue, heads
 from stretto.sched.orders import ORDERS

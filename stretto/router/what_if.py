@@ -20,9 +20,10 @@ import numpy as np
 
 from stretto.costs.shape import StepShape
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.operate.traffic import SeenRequest, read_requests
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.operate.traffic import SeenRequest, read_seen_requests
+from stretto.router.config import RouterConfig
 from stretto.router.virtual_door import ServedTimes, serve_virtually
+from stretto.router.worker_config import WorkerConfig
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
 from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, SizedPrompt, checked_trace
@@ -124,7 +125,7 @@ def simulated_change(told: Mapping[str, Any], num_more: int = 1) -> WhatIfWorker
     workers = tuple(WorkerConfig(**worker) for worker in told["workers"])
     names = ("placement", "order", "holds_programs")
     config = RouterConfig(worker=workers, **{name: told[name] for name in names})
-    return with_more_workers(read_requests(told["requests"]), config, num_more)
+    return with_more_workers(read_seen_requests(told["requests"]), config, num_more)
 
 
 def _another(config: RouterConfig, number: int) -> WorkerConfig:

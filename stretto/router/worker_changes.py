@@ -7,10 +7,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from stretto.model.errors import ConfigError
-from stretto.router.config import WorkerConfig
 from stretto.router.front import Front
 from stretto.router.health import HealthChecks
 from stretto.router.messages import WorkerId
+from stretto.router.worker_config import WorkerConfig
 
 if TYPE_CHECKING:
     from stretto.router.kv_feeds import KVFeeds

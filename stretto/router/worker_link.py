@@ -6,9 +6,9 @@ from stretto.http.client.connection import ServerConnections
 from stretto.http.client.headers import Headers
 from stretto.http.tls import ClientTls
 from stretto.operate.certificates import Certificates
-from stretto.router.config import WorkerConfig
 from stretto.router.head import request_head
 from stretto.router.keys import KEY_HEADERS
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.worker_url import parse_address
 from stretto.wire.server_url import read_server_url
 

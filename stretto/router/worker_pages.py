@@ -22,11 +22,11 @@ from stretto.http.client.headers import Headers, value_of
 from stretto.http.refusals import MALFORMED, NotAllowed, Refused, unknown_path
 from stretto.http.served import WholeAnswer
 from stretto.model.errors import ConfigError
-from stretto.router.config import WorkerConfig
 from stretto.router.door import LateAnswer
 from stretto.router.front import Front
 from stretto.router.replies import JSON_HEADERS, json_body
 from stretto.router.worker_changes import WorkerChanges
+from stretto.router.worker_config import WorkerConfig
 from stretto.schema.fields import build
 
 WORKERS, OLD_WORKERS = "/admin/workers", "/router/workers"

@@ -30,13 +30,13 @@ from stretto.cluster.fleet import Fleet
 from stretto.cluster.restarts import delay_s
 from stretto.cluster.transitions import State
 from stretto.engines.openai_server.server import OpenAIServer
-from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 from stretto.router.believable import model_tokens, rest_s
-from stretto.router.config import WorkerConfig
 from stretto.router.keys import KeyRests
 from stretto.router.learned_slots import LearnedSlots
 from stretto.router.messages import WorkerId
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.worker_url import server_of
 
 _MOST_LISTED = 1000
@@ -132,13 +132,16 @@ class Workers:
 
     Attributes:
         has_roles: whether one has been there that takes parts of requests alone.
+        cuts_priority: whether one knows no field `priority`.
+        rests_until_s: time from which none rests any more, for all requests or for a key.
     """
 
     def __init__(self, max_failures: int) -> None:
         self._max_failures = max_failures
         self._fleet = Fleet("router", count())
         self._workers: dict[WorkerId, Worker] = {}
-        self.has_roles = False
+        self.has_roles = self.cuts_priority = False
+        self.rests_until_s = 0.0
         self._taking: list[Worker] | None = None
         self._listing: dict[str, list[Worker]] = {}
 
@@ -155,10 +158,11 @@ class Workers:
 
     def listing(self, model: str) -> Sequence[Worker]:
         """Return those of them that list a model."""
-        taking = self.taking()
+        if self._taking is None:
+            self.taking()
         found = self._listing.get(model)
         if found is None:
-            found = [worker for worker in taking if model in worker.models]
+            found = [worker for worker in self.taking() if model in worker.models]
             if len(self._listing) >= _MOST_LISTED:
                 self._listing.clear()
             self._listing[model] = found
@@ -183,7 +187,7 @@ class Workers:
         worker = Worker(self._fleet.live[-1], config, server, kv_tokens=config.kv_tokens)
         self._workers[worker.id] = worker
         self.has_roles |= config.role != "mixed"
-        self._taking = None
+        self._changed()
         return worker
 
     def passed(self, worker: Worker, models: Mapping[str, object], now_s: float) -> None:
@@ -220,9 +224,10 @@ class Workers:
         if status == 429:
             until_s = now_s + rest_s(retry_after_s)
             if client_key:
-                worker.key_rests.rest(client_key, until_s)
+                self.rest(worker, client_key, until_s)
             else:
                 worker.rests_until_s = max(worker.rests_until_s, until_s)
+                self.rests_until_s = max(self.rests_until_s, until_s)
         if status >= 500:
             self.failed(worker, f"it answered with status {status}", now_s)
         else:
@@ -233,6 +238,11 @@ class Workers:
                 self._fleet.ready(worker.id, now_s)
             self._fleet.answered(worker.id)
             self._note_state(worker)
+
+    def rest(self, worker: Worker, client_key: str, until_s: float) -> None:
+        """Give a worker nothing with a client's key, or nothing without one (""), before a time."""
+        worker.key_rests.rest(client_key, until_s)
+        self.rests_until_s = max(self.rests_until_s, until_s)
 
     def failed(self, worker: Worker, reason: str, now_s: float) -> None:
         """Count an answer that tells of a failure; several in a row make a worker suspect."""
@@ -262,13 +272,18 @@ class Workers:
         self._fleet.idle(worker.id)
         self._fleet.stopped(worker.id, now_s)
         del self._workers[worker.id]
-        self._taking = None
+        self._changed()
 
     def check_invariants(self) -> None:
         """Check that states are those of the fleet. For tests."""
         self._fleet.check_invariants()
         assert [*self._workers] == [*self._fleet.live]
         assert all(one.state == self._fleet.state[one.id] for one in self)
+
+    def _changed(self) -> None:
+        """Note that there are other workers than before."""
+        self._taking = None
+        self.cuts_priority = any(not worker.config.takes_priority for worker in self)
 
     def _note_state(self, worker: Worker) -> None:
         state = self._fleet.state[worker.id]

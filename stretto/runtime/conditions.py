@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from stretto.engines.processor import num_cores
 from stretto.graph.passes.conditions import Conditions
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
+from stretto.model.replica import Replica
 from stretto.runtime.devices import has_accelerator
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from stretto.cluster.messages import StopInstance
 from stretto.runtime.running import naming
+from stretto.sched.engine_events import InstanceLost, InstanceReady
 from stretto.sched.engines.instances import EngineInstances
-from stretto.sched.messages import Event, InstanceLost, InstanceReady
+from stretto.sched.messages import Event
 
 
 class FirstStarts:

@@ -15,33 +15,28 @@ from typing import TYPE_CHECKING
 
 from stretto.cluster.messages import KVReport, StartInstance, StopInstance
 from stretto.graph.execution_graph import ExecutionGraph
-from stretto.model.deployment import Engine
 from stretto.model.foreign import bug_of, raised, typed
 from stretto.model.references import load_inputs, load_references
+from stretto.model.replica import Engine
 from stretto.model.tasks import Done, Failed
 from stretto.model.values import Failure
 from stretto.runtime.running import RunningInstances
 from stretto.runtime.worker import AdmitTask, ForgetQuery, RerankTask, RetainPrefixes, RunBatch, StopTask
-from stretto.sched.messages import (
+from stretto.sched.actions import (
     Action,
     Admit,
-    BatchFailed,
-    Cancel,
     CancelTask,
     Emit,
-    Event,
-    Extend,
-    InstanceLost,
-    LLMReport,
     Release,
     Reply,
     Reprioritise,
     Retain,
     Settled,
     StartBatch,
-    Wake,
     WakeAt,
 )
+from stretto.sched.engine_events import BatchFailed, InstanceLost, LLMReport
+from stretto.sched.messages import Cancel, Event, Extend, Wake
 from stretto.sched.observer import Observers
 from stretto.sched.system import System
 
@@ -160,7 +155,7 @@ class Pump:
         """Hand the next events to the schedulers, and keep the actions to be carried out."""
         events = self._next_events()
         self._handled_s = now_s
-        self._is_observed = bool(self._observers)
+        self._is_observed = self._observers.are_any
         if self._is_observed:
             for event in events:
                 if isinstance(event, KVReport):

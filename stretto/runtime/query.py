@@ -10,7 +10,7 @@ from stretto.apps.template import Configuration
 from stretto.model.errors import UserError
 from stretto.model.tasks import Ending, Objective, Usage
 from stretto.runtime.home_process import HomeProcess
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.sched.snapshot import HeldPicture
 
 

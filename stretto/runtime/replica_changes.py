@@ -8,10 +8,12 @@ from typing import get_args
 
 from stretto.cluster.machine import Machine, check_free
 from stretto.cluster.messages import DrainHow, InstanceId
-from stretto.model.deployment import Deployment, Engine, Replica, check_replica
+from stretto.model.deployment import Deployment, check_replica
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Engine, Replica
+from stretto.sched.engine_events import AddInstance, Drain
 from stretto.sched.engine_tier import EngineTier
-from stretto.sched.messages import AddInstance, Drain, Event
+from stretto.sched.messages import Event
 
 
 class ReplicaChanges:

@@ -10,7 +10,7 @@ from stretto.model.errors import DeadlineExceeded, InternalError, Overloaded, Qu
 from stretto.runtime.query import Query, StartedQuery
 from stretto.runtime.session_state import SessionState
 from stretto.runtime.slots import Slots
-from stretto.sched.messages import Emit, Reply, Settled
+from stretto.sched.actions import Emit, Reply, Settled
 
 
 class RunningQueries:

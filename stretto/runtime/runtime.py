@@ -23,9 +23,10 @@ from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError, InternalError, UserError
 from stretto.model.foreign import described
+from stretto.model.replica import Replica
 from stretto.model.tasks import Objective
 from stretto.runtime.conditions import idle_conditions
 from stretto.runtime.first_starts import FirstStarts
@@ -42,14 +43,9 @@ from stretto.runtime.query import Query, QueryOptions, StartedQuery
 from stretto.runtime.replica_changes import ReplicaChanges
 from stretto.runtime.running_queries import RunningQueries
 from stretto.runtime.session import Session
-from stretto.sched.messages import (
-    AddInstance,
-    Cancel,
-    EndProgram,
-    Event,
-    Open,
-    Reply,
-)
+from stretto.sched.actions import Reply
+from stretto.sched.engine_events import AddInstance
+from stretto.sched.messages import Cancel, EndProgram, Event, Open
 from stretto.sched.observer import Observer, Observers
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.snapshot import Snapshot

@@ -9,7 +9,7 @@ from stretto.model.errors import QueryEnded, UserError
 from stretto.model.tasks import Usage
 from stretto.runtime.session_variables import SessionVariables
 from stretto.runtime.slots import Slots
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 
 NO_USAGE = Usage()
 

@@ -22,17 +22,17 @@ from stretto.model.record import record
 from stretto.model.references import load_task
 from stretto.model.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
 from stretto.runtime.probing import Probing
-from stretto.sched.messages import (
+from stretto.sched.engine_events import (
     AllSuspended,
     BatchDone,
     BatchFailed,
-    Event,
     InstanceLost,
     InstanceReady,
     InstanceSuspected,
     LLMReport,
     Suspended,
 )
+from stretto.sched.messages import Event
 from stretto.sched.queries.results import checked_results
 
 

@@ -10,13 +10,12 @@ from stretto.cluster.placements.table import placement_of
 from stretto.cluster.prompt_keys import SpaceOf
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.graph.execution_graph import ExecutionGraph
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
 from stretto.model.nearest_name import did_you_mean
-from stretto.sched.engines.batch_scheduler import BatchScheduler
-from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import (
-    Action,
+from stretto.model.replica import Replica
+from stretto.sched.actions import Action
+from stretto.sched.engine_events import (
     AddInstance,
     BatchDone,
     BatchFailed,
@@ -29,6 +28,8 @@ from stretto.sched.messages import (
     LLMReport,
     Suspended,
 )
+from stretto.sched.engines.batch_scheduler import BatchScheduler
+from stretto.sched.llm.scheduler import LLMScheduler
 from stretto.sched.orders import check_policy
 from stretto.sched.orders.order import prices_s
 from stretto.sched.orders.program_account import ProgramAccount
@@ -115,7 +116,8 @@ class EngineTier:
         match event:
             case BatchDone():
                 assert isinstance(scheduler, BatchScheduler)
-                scheduler.observe(event.instance, event.batch, now_s)
+                if scheduler.idle.are_several:
+                    scheduler.observe(event.instance, event.batch, now_s)
                 return scheduler.done(event.instance, event.batch, event.results), []
             case BatchFailed(_, instance, batch, error):
                 assert isinstance(scheduler, BatchScheduler)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.model.foreign import raised
 from stretto.model.record import record
-from stretto.sched.messages import Action, Event
+from stretto.sched.actions import Action
+from stretto.sched.messages import Event
 from stretto.sched.request_trace import RequestTrace
 
 _log = logging.getLogger(__name__)
@@ -85,23 +86,34 @@ class Observer(Protocol):
         return
 
 
+_Name: TypeAlias = Literal["on_request_arrived", "on_request_keyed", "on_request_ended"]
+_OF_REQUESTS: tuple[_Name, ...] = get_args(_Name)
+RequestEvent: TypeAlias = tuple[_Name, RequestTrace, "float | PromptKey"]
+"""What has happened to a request: the method of observers that is called for it, and the two arguments."""
+
+
 class Observers:
     """The observers of one run; each call is passed on to all of them. The object is false when there are
     none.
 
     An observer that raises is removed: the log says so, and `dropped` lists it with its exception.
+
+    Attributes:
+        are_any: whether there are observers.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = list(observers)
+        self.are_any = bool(self._observers)
         self.dropped: list[tuple[Observer, BaseException]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._observers)
+        return self.are_any
 
     def add(self, observer: Observer) -> None:
         """Let one more observer see the run from now on."""
         self._observers = [*self._observers, observer]
+        self.are_any = True
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Pass an event to all observers."""
@@ -159,8 +171,26 @@ class Observers:
             except raised() as error:
                 self._drop(observer, error)
 
+    def on_requests(self, happened: Sequence[RequestEvent]) -> None:
+        """Show each observer in turn what has happened to requests: code that runs again and again takes less
+        time.
+        """
+        for observer in self._observers:
+            calls = {
+                name: getattr(observer, name)
+                for name in _OF_REQUESTS
+                if getattr(type(observer), name) is not getattr(Observer, name)
+            }
+            try:
+                for name, trace, value in happened:
+                    if (call := calls.get(name)) is not None:
+                        call(trace, value)
+            except raised() as error:
+                self._drop(observer, error)
+
     def _drop(self, observer: Observer, error: BaseException) -> None:
         """Remove an observer that raised, by a new list: the old one may be in a loop."""
         self._observers = [other for other in self._observers if other is not observer]
+        self.are_any = bool(self._observers)
         self.dropped.append((observer, error))
         _log.warning("%s raised and observes the run no more", type(observer).__name__, exc_info=error)

@@ -18,27 +18,23 @@ from stretto.model.deployment import Deployment
 from stretto.model.errors import DeadlineExceeded, InternalError, QueryCancelled, StrettoError
 from stretto.model.foreign import bug_of, raised
 from stretto.model.tasks import QueryRecord, Usage
+from stretto.sched.actions import Action, Emit, Reply, Settled, WakeAt
 from stretto.sched.deadlines import Deadlines, Expired
+from stretto.sched.engine_events import EngineEvent
 from stretto.sched.engine_tier import EngineTier
 from stretto.sched.messages import (
-    Action,
     Cancel,
     Close,
     Drop,
-    Emit,
     EndProgram,
-    EngineEvent,
     Event,
     Extend,
     Open,
     Provide,
-    Reply,
     SessionEvent,
-    Settled,
     Submit,
     Unwant,
     Wake,
-    WakeAt,
     Want,
 )
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
@@ -110,7 +106,8 @@ class System:
         """
         if self._turn.is_begun:
             self._turn.renew()
-        self._ending.renew()
+        if self._ending.is_begun:
+            self._ending.renew()
         self._now_s = now_s
         for event in events:
             self._handle(event, now_s)
@@ -280,7 +277,7 @@ class System:
         self._carry_on(session, outcome, now_s)
 
     def _apply(self, reports: Sequence[Report], now_s: float) -> None:
-        if are_followed := self._attempts.are_followed:
+        if are_followed := bool(self._attempts.of_query):
             reports = self._attempts.judge(reports, now_s)
         together: list[Completed] = []
         for report in reports:

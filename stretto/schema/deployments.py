@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from stretto.cluster.machine import Machine
 from stretto.cluster.placements.table import check_placement
 from stretto.engines.executables import Executable, executable_named
-from stretto.model.deployment import Deployment, Engine, Replica, check_replica
+from stretto.model.deployment import Deployment, check_replica
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Engine, Replica
 from stretto.sched.orders import check_policy
 from stretto.schema.fields import settable
 from stretto.schema.tables import TableRow, Tables

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, fields
 
-from stretto.http.client.address import check_port
+from stretto.http.client.address import check_port_number
 from stretto.http.tls import ServerTls
 from stretto.model.errors import ConfigError
+from stretto.model.number_checks import check_counts, check_positive
 from stretto.schema.tables import Tables
 from stretto.service.api_keys import PREFIX, is_hash
 from stretto.service.apps.limits import AppLimits
@@ -78,10 +79,7 @@ class TenantConfig:
                 raise ConfigError(
                     f"tenant {self.name!r}: keys[{number}] is no hash of a key, as `stretto keys` writes it"
                 )
-        if not 0 < self.weight < math.inf:
-            raise ConfigError(
-                f"tenant {self.name!r}: weight is {self.weight!r}; it must be positive and finite"
-            )
+        check_positive(f"tenant {self.name!r}", self, ("weight",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +128,10 @@ class ServiceConfig:
     files_kept_s: float = 30 * 86_400.0
 
     def __post_init__(self) -> None:
-        check_port(self.port)
-        for name in ("max_body_bytes", "max_queries"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("max_body_s", "max_unread_s", "max_wait_s", "session_idle_s", "grace_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be positive and finite")
+        check_port_number(self.port)
+        check_counts("service", self, ("max_body_bytes", "max_queries"))
+        times = ("max_body_s", "max_unread_s", "max_wait_s", "session_idle_s", "grace_s")
+        check_positive("service", self, times)
         if not self.files_kept_s > 0:
             raise ConfigError(f"files_kept_s is {self.files_kept_s!r}; it must be positive")
         num_bodies = 3 if len(self.tenant) > 1 else 2

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stretto.model.tasks import Objective
-from stretto.sched.messages import Action, Admit, Reply
+from stretto.sched.actions import Action, Admit, Reply
 from stretto.sched.observer import Observer
 
 _MAX_STEPS = 1000

@@ -15,8 +15,9 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.engines.openai_server.discovery import find_model
 from stretto.engines.openai_server.http import Http, read_server_json
 from stretto.graph.graph import Constant
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import BadReply, CapacityError, StrettoError
+from stretto.model.replica import Replica
 from stretto.programs.fragment import WaitingCall
 from stretto.programs.function import Function
 from stretto.runtime.session import Session

@@ -13,8 +13,9 @@ from stretto.cluster.machine import Machine
 from stretto.costs.learned_work import LearnedWork
 from stretto.http.collector import spare_collector
 from stretto.http.signals import run_until_interrupted, serve_until_interrupted
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import StrettoError
+from stretto.model.replica import Replica
 from stretto.model.values import Document
 from stretto.operate.step_requests import StepRequests
 from stretto.operate.watch import Watch

@@ -9,8 +9,8 @@ from types import TracebackType
 
 from stretto.http.routes import Operation, Route
 from stretto.http.server import HttpServer
-from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 from stretto.model.values import Document
 from stretto.operate.live import BatchPicture
 from stretto.operate.watch import Watch

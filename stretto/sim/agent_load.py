@@ -15,11 +15,14 @@ from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import InternalError
+from stretto.model.replica import Replica
 from stretto.model.tasks import Done, Usage
 from stretto.model.values import Prompt
-from stretto.sched.messages import Action, Admit, Emit, Event, LLMReport, Reply, Submit
+from stretto.sched.actions import Action, Admit, Emit, Reply
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer
 from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver

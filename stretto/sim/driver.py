@@ -25,32 +25,32 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import DrainHow, KVReport, StartInstance, StopInstance
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
 from stretto.graph.execution_graph import ExecutionGraph
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import LLMTask, Objective
-from stretto.sched.messages import (
+from stretto.sched.actions import (
     Action,
-    AddInstance,
     Admit,
-    BatchFailed,
-    Cancel,
     CancelTask,
-    Drain,
     Emit,
-    Event,
-    InstanceReady,
-    InstanceStopped,
     Release,
     Reply,
     Reprioritise,
     Retain,
     Settled,
     StartBatch,
-    Submit,
-    Suspended,
-    Wake,
     WakeAt,
 )
+from stretto.sched.engine_events import (
+    AddInstance,
+    BatchFailed,
+    Drain,
+    InstanceReady,
+    InstanceStopped,
+    Suspended,
+)
+from stretto.sched.messages import Cancel, Event, Submit, Wake
 from stretto.sched.observer import Observer, Observers, StepsDone
 from stretto.sched.system import ExpandWith, System
 from stretto.sched.vocabulary import Vocabulary

@@ -9,11 +9,13 @@ from typing import TypeAlias
 from stretto.cluster.messages import StartInstance
 from stretto.cluster.prompt_keys import PromptSpace
 from stretto.engines.contract import BatchEngine
-from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import EngineFailure, EngineUnavailable, StrettoError
 from stretto.model.foreign import described
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Failed
-from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost, LLMReport, Release, StartBatch
+from stretto.sched.actions import Release, StartBatch
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceLost, LLMReport
+from stretto.sched.messages import Event
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel
 from stretto.sim.profiled_llm import ProfiledLLM, Timeline
 

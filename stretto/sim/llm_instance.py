@@ -25,10 +25,11 @@ from stretto.llm.cache.received import num_missing, receive
 from stretto.llm.local_scheduler import LocalScheduler
 from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence
-from stretto.model.deployment import Engine
 from stretto.model.errors import StrettoError
+from stretto.model.replica import Engine
 from stretto.model.tasks import Failed, LLMEvent, LLMTask, Reuse, Started
-from stretto.sched.messages import Event, LLMReport
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import StepsDone
 from stretto.sim.simulated_model import SimulatedModel, Surroundings
 from stretto.sim.step_jump import Jitter, StepJump

@@ -15,10 +15,11 @@ from typing import Protocol
 from stretto.costs.tokens import num_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.scripted.task_queue import TaskQueue
-from stretto.model.deployment import Engine, Replica
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import LLMEvent, LLMTask, Piece, Started
 from stretto.model.values import Prompt, num_common_segments
-from stretto.sched.messages import Event, LLMReport
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sim.simulated_model import Surroundings
 
 

@@ -15,9 +15,10 @@ from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError, StrettoError, UserError
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, Replica
 from stretto.sched.messages import Submit
 from stretto.sched.observer import Observer
 from stretto.sched.orders import check_policy

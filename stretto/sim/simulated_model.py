@@ -11,7 +11,7 @@ from stretto.cluster.prompt_keys import PromptSpace, token_space
 from stretto.costs.presets import Preset
 from stretto.costs.step import StepCost
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.model.values import Prompt
 from stretto.sched.messages import Event
 from stretto.sched.observer import StepsDone

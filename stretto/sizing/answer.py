@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from stretto.sizing.capacity import Capacity
 from stretto.sizing.first_guess import likely_levels
-from stretto.sizing.fleets import Counts, FleetSearch, place, search_fleets
+from stretto.sizing.fleets import Counts, FleetSearch, place_by_price, search_fleets
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import Server
 from stretto.sizing.study import Study
-from stretto.sizing.trial import Fleet
+from stretto.sizing.trial import TriedFleet
 from stretto.sizing.variants import Variant, variants_of
 
 MOST_SERVERS = 64
@@ -31,7 +31,7 @@ class Break:
         missed: the objectives that are missed with what was measured instead, by how much, the most first.
     """
 
-    fleet: Fleet
+    fleet: TriedFleet
     load: Load
     missed: tuple[tuple[Objective, float], ...]
 
@@ -43,7 +43,7 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedLoad:
     """What a fleet serves.
 
     Attributes:
@@ -52,7 +52,7 @@ class Served:
         price: price per hour; None if none was given.
     """
 
-    fleet: Fleet
+    fleet: TriedFleet
     capacity: Capacity
     num_draws: int
     broken: Break | None = None
@@ -92,8 +92,8 @@ class Fleets:
         nearest: the fleet that misses by least, if none was found.
     """
 
-    fewest: tuple[tuple[Fleet, float | None], ...] = ()
-    best: tuple[Fleet, float | None] | None = None
+    fewest: tuple[tuple[TriedFleet, float | None], ...] = ()
+    best: tuple[TriedFleet, float | None] | None = None
     num_left: int | None = None
     most_share: float = 0.0
     is_over: bool = False
@@ -113,10 +113,10 @@ class Answer:
     """
 
     objectives: tuple[Objective, ...]
-    alone: tuple[Served, ...] = ()
+    alone: tuple[ServedLoad, ...] = ()
     wanted: Load | None = None
     fleets: Fleets = Fleets()
-    best: Served | None = None
+    best: ServedLoad | None = None
     what_ifs: tuple[WhatIf, ...] = ()
 
 
@@ -137,7 +137,7 @@ def answers(
     """
     answer = Answer(study.objectives, wanted=wanted)
     for place_of, server in enumerate(servers):
-        fleet = Fleet(((server, 1),))
+        fleet = TriedFleet(((server, 1),))
         price = None if prices is None else prices[place_of]
         before = answer.alone
         for capacity in study.capacities(fleet, likely_levels(study, server)):
@@ -167,10 +167,10 @@ def _with_fleet(
     """Yield the answer with the cheapest fleet. Without prices, a server counts by its number of GPUs."""
     costs = [float(server.num_gpus) for server in servers] if prices is None else list(prices)
 
-    def priced(counts: Counts) -> tuple[Fleet, float | None]:
+    def priced(counts: Counts) -> tuple[TriedFleet, float | None]:
         kinds = zip(servers, counts, strict=True)
-        fleet = Fleet(tuple((server, number) for server, number in kinds if number))
-        return fleet, None if prices is None else place(counts, costs)[0]
+        fleet = TriedFleet(tuple((server, number) for server, number in kinds if number))
+        return fleet, None if prices is None else place_by_price(counts, costs)[0]
 
     def serves(counts: Counts) -> bool:
         return study.serves(priced(counts)[0], wanted)
@@ -189,7 +189,7 @@ def _with_fleet(
             yield answer
 
 
-def _known(search: FleetSearch, priced: Callable[[Counts], tuple[Fleet, float | None]]) -> Fleets:
+def _known(search: FleetSearch, priced: Callable[[Counts], tuple[TriedFleet, float | None]]) -> Fleets:
     fewest = [
         priced(tuple(number if one == kind else 0 for one in range(len(search.fewest))))
         for kind, number in enumerate(search.fewest)
@@ -213,7 +213,7 @@ def _nearest(study: Study, wanted: Load) -> Break | None:
     return min(broken, key=lambda one: one.times_limit, default=None)
 
 
-def _served(study: Study, fleet: Fleet, capacity: Capacity, price: float | None) -> Served:
+def _served(study: Study, fleet: TriedFleet, capacity: Capacity, price: float | None) -> ServedLoad:
     draw = capacity.middle_draw
     level = capacity.levels[draw]
     served_amount = 0.0 if level is None else study.grid.load(level).amount
@@ -224,10 +224,10 @@ def _served(study: Study, fleet: Fleet, capacity: Capacity, price: float | None)
         if (missed := outcome.missed(study.objectives))
     ]
     nearest = min(broken, key=lambda one: one.load.amount, default=None)
-    return Served(fleet, capacity, study.draws, nearest, price)
+    return ServedLoad(fleet, capacity, study.draws, nearest, price)
 
 
-def _what_if(study: Study, base: Served, variant: Variant) -> WhatIf:
+def _what_if(study: Study, base: ServedLoad, variant: Variant) -> WhatIf:
     if variant.fleet is None:
         return WhatIf(variant.name, reason=variant.reason)
     few = replace(study, draws=min(_VARIANT_DRAWS, len(base.capacity.levels)))

@@ -20,7 +20,8 @@ from stretto.sizing.load import Load
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import MAX_BATCH_TOKENS, MAX_RUNNING, Server
 from stretto.sizing.study import Study, shown_load
-from stretto.sizing.traffic import NOMINAL_REQUEST_S, NOMINAL_TOKEN_S, RecordedJob, Traffic
+from stretto.sizing.traffic import RecordedJob, Traffic
+from stretto.sizing.traffic_of_trace import NOMINAL_REQUEST_S, NOMINAL_TOKEN_S
 
 _SHARE = 0.8
 """Likely capacity as a share of what these bounds allow."""

@@ -125,7 +125,7 @@ class FleetSearch:
 
     def place(self, counts: Counts) -> tuple[float, int, Counts]:
         """Return the place of a fleet in the order of prices."""
-        return place(counts, self._prices)
+        return place_by_price(counts, self._prices)
 
     def share(self, counts: Counts) -> float:
         """Return which share of the load a fleet is likely to serve, if its servers add up."""
@@ -179,7 +179,7 @@ def _is_part(counts: Counts, of: Counts) -> bool:
     return all(map(le, counts, of))
 
 
-def place(counts: Counts, prices: Sequence[float]) -> tuple[float, int, Counts]:
+def place_by_price(counts: Counts, prices: Sequence[float]) -> tuple[float, int, Counts]:
     """Return the place of a fleet in the order of prices."""
     price = math.fsum(number * one for number, one in zip(counts, prices, strict=True))
     return round(price, 9), sum(counts), tuple(-number for number in counts)

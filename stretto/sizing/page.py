@@ -14,7 +14,7 @@ from stretto.sizing.objectives import Objective, shown_s
 from stretto.sizing.report import UNITS, change_text, interval, notes, sentence, tried
 from stretto.sizing.servers import Server
 from stretto.sizing.study import Study, shown_amount
-from stretto.sizing.trial import Fleet
+from stretto.sizing.trial import TriedFleet
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _EDGE = 640, 300, 70, 260, 10
 _TIMES_LIMIT = 3.0
@@ -63,7 +63,7 @@ def answer_page(study: Study, answer: Answer, servers: Sequence[Server]) -> str:
     )
 
 
-def _points(study: Study, drawn: Fleet, place: int) -> _Points:
+def _points(study: Study, drawn: TriedFleet, place: int) -> _Points:
     """Return the measured values of one objective on a fleet."""
     found: dict[float, list[float]] = defaultdict(list)
     for (fleet, load, _), outcome in study.outcomes.items():

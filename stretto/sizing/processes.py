@@ -16,7 +16,7 @@ from threading import Thread
 
 from stretto.model.errors import EngineFailure
 from stretto.sizing.study import Study, Trial
-from stretto.sizing.trial import Outcome
+from stretto.sizing.trial import TrialOutcome
 
 _studies: list[Study] = []
 """The study of a process that makes runs of it: it is sent once, not with each run."""
@@ -76,7 +76,7 @@ def _end_with(alive: Connection) -> None:
     os._exit(0)
 
 
-def _run(trial: Trial) -> Outcome:
+def _run(trial: Trial) -> TrialOutcome:
     return _studies[0].run(trial)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from stretto.model.errors import UserError
-from stretto.sizing.answer import MOST_SERVERS, Answer, Break, Served, WhatIf
+from stretto.sizing.answer import MOST_SERVERS, Answer, Break, ServedLoad, WhatIf
 from stretto.sizing.capacity import Capacity
 from stretto.sizing.load import Unit
 from stretto.sizing.objectives import Objective, shown_s
 from stretto.sizing.servers import Server
 from stretto.sizing.study import Study, Trial, shown_amount, shown_load
 from stretto.sizing.traffic import Traffic
-from stretto.sizing.trial import Outcome
+from stretto.sizing.trial import TrialOutcome
 
 UNITS: Mapping[Unit, str] = {"sessions": "sessions", "per_s": "jobs a second"}
 
@@ -99,23 +99,23 @@ def not_searched(answer: Answer) -> str:
     )
 
 
-def _worth(served: Served) -> float:
+def _worth(served: ServedLoad) -> float:
     """Return what the money for a server buys; without prices, what the server does."""
     return served.capacity.middle / (served.price or 1.0)
 
 
-def _serves(served: Served) -> str:
+def _serves(served: ServedLoad) -> str:
     verb = "serves" if served.fleet.num_servers == 1 else "serve"
     return f"{served.fleet.name} {verb} {interval(served.capacity)}"
 
 
-def _breaks(served: Served) -> str:
+def _breaks(served: ServedLoad) -> str:
     if served.broken is None:
         return ""
     return f"; at {shown_load(served.broken.load)} it breaks: {broken_text(served.broken)}"
 
 
-def _missed(served: Served) -> str:
+def _missed(served: ServedLoad) -> str:
     if served.broken is None:
         return f"{served.fleet.name} misses it in most draws"
     return _missed_by(served.broken)
@@ -229,14 +229,14 @@ def _finite(value_s: float | None) -> float | None:
     return None if value_s is None or math.isinf(value_s) else value_s
 
 
-def _order(run: tuple[Trial, Outcome]) -> tuple[object, ...]:
+def _order(run: tuple[Trial, TrialOutcome]) -> tuple[object, ...]:
     """Return the place of a run among others: runs end in another order each time."""
     (fleet, load, draw), _ = run
     kv_tokens = [server.kv_tokens for server, _ in fleet.servers]
     return fleet.name, kv_tokens, fleet.placement, fleet.holds_programs, draw, load.amount
 
 
-def _served_data(served: Served) -> Mapping[str, object]:
+def _served_data(served: ServedLoad) -> Mapping[str, object]:
     broken = served.broken
     return {
         "fleet": served.fleet.name,

@@ -11,10 +11,11 @@ from stretto.costs.shape import LLMModel, StepShape
 from stretto.costs.step import StepCost
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Replica
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.synthetic_output import OutputSource
+from stretto.sizing.traffic import SERVER_BLOCK_TOKENS
 
 ENGINE = "llm"
 MAX_RUNNING = 256
@@ -68,6 +69,8 @@ class Server:
         unmodified servers do.
 
         Args:
+            block_tokens: tokens of a KV block. Servers have blocks of 16 and reuse whole ones alone; of
+                longer ones, which are simulated faster, the tokens before a difference are reused too.
             reports_kv: whether it tells what its cache holds, which changes nothing where it is the only one.
         """
         scheduler = SchedulerConfig(
@@ -79,6 +82,7 @@ class Server:
             level_s=_LEVEL_S,
             with_events=reports_kv,
             host_blocks=self.host_kv_tokens // block_tokens,
+            shares_partial_blocks=block_tokens > SERVER_BLOCK_TOKENS,
         )
         return SimulatedModel(
             scheduler,

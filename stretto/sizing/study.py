@@ -12,9 +12,9 @@ from stretto.sizing.capacity import Capacity, Levels, capacity_level
 from stretto.sizing.load import Load, Unit
 from stretto.sizing.objectives import Objective
 from stretto.sizing.traffic import Traffic
-from stretto.sizing.trial import Fleet, Outcome, run
+from stretto.sizing.trial import TrialOutcome, TriedFleet, run
 
-Trial: TypeAlias = tuple[Fleet, Load, int]
+Trial: TypeAlias = tuple[TriedFleet, Load, int]
 """A run: a load on a fleet, and the number of the draw."""
 _ABOVE = 20
 _FEWEST, _MOST = 300, 1500
@@ -49,17 +49,17 @@ class Study:
     num_samples: int
     seed: int = 0
     note: Callable[[str], None] = lambda _: None
-    outcomes: dict[Trial, Outcome] = field(default_factory=dict)
-    submit: Callable[[Trial], Future[Outcome]] | None = None
+    outcomes: dict[Trial, TrialOutcome] = field(default_factory=dict)
+    submit: Callable[[Trial], Future[TrialOutcome]] | None = None
     num_parallel: int = 1
-    begun: dict[Trial, Future[Outcome]] = field(default_factory=dict)
+    begun: dict[Trial, Future[TrialOutcome]] = field(default_factory=dict)
 
     @property
     def grid(self) -> Levels:
         """The loads that are tried."""
         return Levels(self.unit)
 
-    def run(self, trial: Trial) -> Outcome:
+    def run(self, trial: Trial) -> TrialOutcome:
         """Make a run."""
         fleet, load, draw = trial
         return run(fleet, self.traffic, load, self.objectives, self.seed_of(draw), self.num_samples)
@@ -68,18 +68,18 @@ class Study:
         """Return the seed of a draw."""
         return self.seed * 1000 + draw
 
-    def outcome(self, fleet: Fleet, load: Load, draw: int) -> Outcome:
+    def outcome(self, fleet: TriedFleet, load: Load, draw: int) -> TrialOutcome:
         """Return what a run of a load measures."""
         trial = fleet, load, draw
         if trial not in self.outcomes:
             self.outcomes[trial] = self._begun(trial).result()
         return self.outcomes[trial]
 
-    def meets(self, fleet: Fleet, load: Load, draw: int) -> bool:
+    def meets(self, fleet: TriedFleet, load: Load, draw: int) -> bool:
         """Return whether a fleet meets the objectives under a load."""
         return not self.outcome(fleet, load, draw).missed(self.objectives)
 
-    def serves(self, fleet: Fleet, load: Load) -> bool:
+    def serves(self, fleet: TriedFleet, load: Load) -> bool:
         """Return whether a fleet meets the objectives under a load in all draws. Those come first in which
         other fleets missed them.
         """
@@ -92,7 +92,7 @@ class Study:
                 return False
         return True
 
-    def capacities(self, fleet: Fleet, guesses: Sequence[int | None]) -> Iterator[Capacity]:
+    def capacities(self, fleet: TriedFleet, guesses: Sequence[int | None]) -> Iterator[Capacity]:
         """Yield the capacity of a fleet by the first draw, by the first two, and so on.
 
         Args:
@@ -119,7 +119,7 @@ class Study:
             return 0
         return self.grid.at_most(0.1 / self.traffic.mean_s)
 
-    def _levels(self, fleet: Fleet, guesses: Mapping[int, int]) -> Iterator[tuple[int, int | None]]:
+    def _levels(self, fleet: TriedFleet, guesses: Mapping[int, int]) -> Iterator[tuple[int, int | None]]:
         """Yield each draw with its highest level, in the order in which they are found."""
         left = list(guesses.items())
         searches: dict[int, Generator[int, float, int | None]] = {}
@@ -140,13 +140,13 @@ class Study:
                     del tried[draw]
                     yield draw, found.value
 
-    def _begun(self, trial: Trial) -> Future[Outcome]:
+    def _begun(self, trial: Trial) -> Future[TrialOutcome]:
         """Return the future outcome of a run, which begins now unless it has begun before."""
         if trial not in self.begun:
             fleet, load, draw = trial
             self.note(f"{fleet.name}: {shown_load(load)}, draw {draw + 1}")
             if self.submit is None:
-                made: Future[Outcome] = Future()
+                made: Future[TrialOutcome] = Future()
                 made.set_result(self.run(trial))
                 self.begun[trial] = made
             else:

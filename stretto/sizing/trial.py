@@ -7,10 +7,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.model.deployment import Deployment, Engine
+from stretto.model.deployment import Deployment
+from stretto.model.replica import Engine
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.synthetic_output import filler_output, lengths_by_query
-from stretto.sizing.load import JobLoad, Load
+from stretto.sizing.job_load import JobLoad
+from stretto.sizing.load import Load
 from stretto.sizing.measured import Enough
 from stretto.sizing.objectives import Objective
 from stretto.sizing.servers import ENGINE, MAX_RUNNING, Server
@@ -18,7 +20,7 @@ from stretto.sizing.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class TriedFleet:
     """Servers behind one door.
 
     Attributes:
@@ -43,7 +45,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """What a run measured.
 
     Attributes:
@@ -79,7 +81,7 @@ class Outcome:
 
 
 def run(
-    fleet: Fleet,
+    fleet: TriedFleet,
     traffic: Traffic,
     load: Load,
     objectives: Sequence[Objective],
@@ -87,7 +89,7 @@ def run(
     num_samples: int,
     *,
     cuts: bool = True,
-) -> Outcome:
+) -> TrialOutcome:
     """Run a load on a fleet, and return what was measured of about `num_samples` requests.
 
     Args:
@@ -124,7 +126,7 @@ def run(
         driver.run()
     samples = jobs.samples
     values_s = tuple(_value_s(one, samples.seconds[one.time], traffic) for one in objectives)
-    return Outcome(
+    return TrialOutcome(
         values_s, samples.is_cut, samples.num_cached / max(1, samples.num_prompt), samples.num_sent
     )
 

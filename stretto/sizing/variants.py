@@ -10,7 +10,7 @@ from stretto.costs.loading import PCIE_BYTES_S
 from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
 from stretto.sizing.servers import Server
-from stretto.sizing.trial import Fleet
+from stretto.sizing.trial import TriedFleet
 
 UNAWARE = "least_loaded"
 """Placement that does not look at prefixes."""
@@ -28,11 +28,11 @@ class Variant:
     """
 
     name: str
-    fleet: Fleet | None
+    fleet: TriedFleet | None
     reason: str = ""
 
 
-def variants_of(fleet: Fleet, *, has_sessions: bool = True) -> Iterator[Variant]:
+def variants_of(fleet: TriedFleet, *, has_sessions: bool = True) -> Iterator[Variant]:
     """Yield the changes, one after the other.
 
     Args:

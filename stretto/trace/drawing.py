@@ -14,11 +14,10 @@ from importlib.resources import files
 from itertools import pairwise
 
 from stretto.graph.execution_graph import ExecutionGraph
-from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, Slot
+from stretto.graph.graph import HINT, WHEN, Arg, Constant, Graph, Primitive, PromptParts, Slot
 from stretto.graph.op_table import OPS
 from stretto.graph.ops import Ops
 from stretto.graph.text import print_graph
-from stretto.graph.unroll import own_args, own_prompt
 from stretto.graph.verify import verify
 from stretto.trace.layout import Box, Edge, Layout, Point, lay_out
 
@@ -93,6 +92,30 @@ def draw_graph(graph: Graph | ExecutionGraph, engines: Iterable[str] = ()) -> st
             "</svg>",
         ]
     )
+
+
+def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
+    """Return the segments of a prompt that a prefill step computes itself.
+
+    They are all that follow the prefix which an earlier prefill, named as its hint, has computed.
+    """
+    hint = primitive.arg(HINT)
+    held = graph.by_name.get(hint.ref.name) if hint else None
+    if held is None or primitive.prompt[: len(held.prompt)] != held.prompt:
+        return primitive.prompt
+    return primitive.prompt[len(held.prompt) :]
+
+
+def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
+    """Return the arguments (input values) that a primitive waits for.
+
+    Variables of a prompt are left out if they stand in the prefix that an earlier prefill computes.
+    """
+    if not primitive.prompt:
+        return primitive.args
+    covered = {part.port for part in primitive.prompt if isinstance(part, Slot)}
+    covered -= {part.port for part in own_prompt(graph, primitive) if isinstance(part, Slot)}
+    return tuple(arg for arg in primitive.args if arg.port not in covered)
 
 
 def _texts(graph: Graph, primitive: Primitive) -> list[str]:

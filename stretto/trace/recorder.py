@@ -15,22 +15,16 @@ from stretto.cluster.messages import StopInstance
 from stretto.graph.passes.weigh import Verdict
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Done, Failed, Finish, Piece, Started, Usage
-from stretto.sched.messages import (
-    Action,
-    Admit,
+from stretto.sched.actions import Action, Admit, CancelTask, Reply, StartBatch
+from stretto.sched.engine_events import (
     BatchDone,
     BatchFailed,
-    CancelTask,
-    Event,
     InstanceLost,
     InstanceStopped,
     LLMReport,
-    Open,
-    Reply,
-    StartBatch,
-    Submit,
     Suspended,
 )
+from stretto.sched.messages import Event, Open, Submit
 from stretto.sched.observer import Observer
 
 

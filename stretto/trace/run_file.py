@@ -20,23 +20,17 @@ from stretto.model.deployment import Deployment
 from stretto.model.errors import StrettoError, UserError
 from stretto.model.private_file import private
 from stretto.model.tasks import Done, Failed, LLMTask, Piece, Started, Task
-from stretto.sched.messages import (
-    Action,
-    Admit,
+from stretto.sched.actions import Action, Admit, CancelTask, Reply, StartBatch
+from stretto.sched.engine_events import (
     BatchDone,
     BatchFailed,
-    CancelTask,
     Drain,
-    Event,
     InstanceLost,
     InstanceStopped,
     LLMReport,
-    Open,
-    Reply,
-    StartBatch,
-    Submit,
     Suspended,
 )
+from stretto.sched.messages import Event, Open, Submit
 from stretto.sched.observer import Observer
 from stretto.trace.recorded_run import SCHEMA, SETTINGS, VERSION, RecordedReplica, RecordedSpan, YesNo
 from stretto.trace.recorded_sizes import first_word, input_size, num_chars, result_sizes, sizes_of

@@ -115,7 +115,7 @@ def read_integer(name: str, value: Any) -> int:
     return value
 
 
-def number(least: float, most: float = math.inf, *, is_open: bool = False) -> Reader[float]:
+def number_from(least: float, most: float = math.inf, *, is_open: bool = False) -> Reader[float]:
     """Return a function that reads a request's field and checks that it is a finite number from `least` to
     `most`.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from stretto.wire.errors import unacceptable
-from stretto.wire.fields import Fields, Reader, flag, integer, items, mapping, number, text, token_ids
+from stretto.wire.fields import Fields, Reader, flag, integer, items, mapping, number_from, text, token_ids
 from stretto.wire.output_form import OutputForm, read_response_format, read_structured_outputs
 
 MAX_STOP_STRINGS = 4
@@ -158,13 +158,13 @@ def _salt(name: str, value: Any) -> str:
 
 _READERS: Mapping[str, Reader[Any]] = {
     "min_tokens": integer(0),
-    "temperature": number(0, 2),
-    "top_p": number(0, 1, is_open=True),
+    "temperature": number_from(0, 2),
+    "top_p": number_from(0, 1, is_open=True),
     "top_k": integer(-1),
-    "min_p": number(0, 1),
-    "presence_penalty": number(-2, 2),
-    "frequency_penalty": number(-2, 2),
-    "repetition_penalty": number(0, is_open=True),
+    "min_p": number_from(0, 1),
+    "presence_penalty": number_from(-2, 2),
+    "frequency_penalty": number_from(-2, 2),
+    "repetition_penalty": number_from(0, is_open=True),
     "seed": integer(),
     "n": integer(1, MAX_SEQUENCES),
     "stop": _stop,

@@ -17,12 +17,14 @@ from benchmarks.offline.local import SHAPES, local_works
 from benchmarks.offline.measured import Measured, Work, run_measured
 from stretto.cluster.messages import StartInstance
 from stretto.costs.presets import load_output_lengths
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.model.tasks import Done, LLMTask
 from stretto.planner.machine import machine_of
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.running.replanner import Replanner
-from stretto.sched.messages import Admit, Drain, InstanceReady, LLMReport, Reply, Submit
+from stretto.sched.actions import Admit, Reply
+from stretto.sched.engine_events import Drain, InstanceReady, LLMReport
+from stretto.sched.messages import Submit
 
 CALL = compiled("graph g(%q: text)\n%kv = prefill([%q]) : kv @a\n%x = decode(%kv) : text @a\nreturn %x")
 FAKE = Replica(FakeLLM, FakeLLMConfig())

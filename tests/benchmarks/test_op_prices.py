@@ -7,7 +7,7 @@ from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.ops import OpSpec, Port
 from stretto.model.profile import Profile
 from stretto.model.tasks import Task
-from stretto.sched.messages import StartBatch
+from stretto.sched.actions import StartBatch
 
 TRANSLATE = OpSpec(
     "translate", (Port("texts", "text"),), "text", units=lambda inputs: len(str(inputs["texts"]))

@@ -13,7 +13,7 @@ from stretto.sizing.load import Load
 from stretto.sizing.measured import Window
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
-from stretto.sizing.traffic import traffic_of
+from stretto.sizing.traffic_of_trace import traffic_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
 

@@ -32,7 +32,7 @@ from stretto.costs.shape import StepShape
 from stretto.model.errors import DocumentError
 from stretto.model.tasks import Task
 from stretto.model.values import ABSENT, Chunk, Hit
-from stretto.sched.messages import StartBatch
+from stretto.sched.actions import StartBatch
 
 Testbed.__test__ = False  # type: ignore[attr-defined]
 POLICY = SCHEMES[OURS].policy

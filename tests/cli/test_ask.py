@@ -26,7 +26,8 @@ from stretto.model.references import Reference
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Document, Section
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import BatchDone, StartBatch
+from stretto.sched.actions import StartBatch
+from stretto.sched.engine_events import BatchDone
 
 QUESTION = "Where did the captain live?"
 SOURCE_KEYS = {"file", "page", "pages", "section", "sections", "passage", "lines", "quote", "score", "text"}

@@ -12,7 +12,7 @@ from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
 from stretto.engines.llms import FOR_SERVERS, llm_engine
-from stretto.model.deployment import Engine
+from stretto.model.replica import Engine
 
 pytest_plugins = ("support.llm_fixtures",)
 

@@ -12,9 +12,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support.command_line import CommandLine
 from support.pages import CLONE
 
+from stretto.cli.documents import read_documents
+from stretto.cli.options import MAX_BYTES
 from stretto.cli.parsing import configuration, template
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
 from stretto.graph.text import print_graph
@@ -43,18 +46,16 @@ def large_llm(tmp_path: Path) -> tuple[str, str]:
 def test_explain_shows_each_graph_and_what_each_pass_changed(
     stretto: CommandLine, doc: Path, large_llm: tuple[str, str]
 ) -> None:
-    ended = stretto("explain", "What?", *large_llm, "--app", "advanced", "--whole", "--unroll", "--docs", doc)
+    ended = stretto("explain", *large_llm, "--app", "advanced", "--whole")
     assert ended.code == 0
     headings = ["p-graph", "prune_order", "split_stages", "split_prefill", "pipeline_decode", "share_prefix"]
-    places = [
-        ended.out.index(f"\n{heading}\n") for heading in [*headings[1:], "e-graph", "depths", "unrolled"]
-    ]
+    places = [ended.out.index(f"\n{heading}\n") for heading in [*headings[1:], "e-graph", "depths"]]
     assert ended.out.startswith("p-graph\ngraph advanced_rag(")
     assert places == sorted(places)
     assert "\n- order indexed > queries.prompt" in ended.out
-    assert "each~" in ended.out[places[-3] :]
+    assert "each~" in ended.out[places[-2] :]
     assert "\nsplit_prefill\n  left out: saves 0 ms, costs " in ended.out
-    predicted = ended.out[ended.out.index("\npasses, as predicted\n") : places[-3]]
+    predicted = ended.out[ended.out.index("\npasses, as predicted\n") : places[-2]]
     assert all(heading in predicted for heading in headings[1:])
     assert "beside 8 others" in predicted
 
@@ -99,7 +100,7 @@ def test_explain_shows_an_app_of_a_file_with_its_own_ops_passes_and_engines(
         '[[engine]]\nname = "dictionary"\n[[replica]]\nengine = "dictionary"\nexecutable = "transforms"\n'
         "profile = { base_s = 0.001, per_unit_s = 0.002, max_efficient_batch = 8 }\n"
     )
-    whole = stretto("explain", "--app", app, "--whole", "--unroll", "--html", page).out
+    whole = stretto("explain", "--app", app, "--whole", "--html", page).out
     assert "%translated = translate(each~1 %texts) : list[text] @dictionary" in whole
     assert "the profile of dictionary is unknown" in whole
     assert "translated" in page.read_text("utf-8")
@@ -129,33 +130,32 @@ def test_explain_writes_a_page(stretto: CommandLine, tmp_path: Path) -> None:
     assert "share_prefix" in page
 
 
-def test_bad_files_are_reported_and_skipped_unless_strict(stretto: CommandLine, doc: Path) -> None:
+def test_bad_files_are_reported_and_skipped_unless_strict(
+    stretto: CommandLine, doc: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (doc.parent / "empty.txt").write_text("")
-    ended = stretto("explain", "--app", "naive", "--docs", doc.parent)
-    assert ended.code == 0
-    assert ended.err == f"skipped {doc.parent}/empty.txt: is empty\n"
-    assert "empty.txt: is empty" in stretto.refuses("explain", "--docs", doc.parent, "--strict")
+    assert len(read_documents([doc.parent], MAX_BYTES, Console(stderr=True), is_strict=False)) == 1
+    assert capsys.readouterr().err == f"skipped {doc.parent}/empty.txt: is empty\n"
+    assert "empty.txt: is empty" in stretto.refuses("ask", "Why?", "--docs", doc.parent, "--strict")
 
 
 @pytest.mark.parametrize("name", ["plan.odt", "pictures/plan.heic", "Makefile"])
-def test_what_is_left_out_is_named_and_refused_if_strict(stretto: CommandLine, doc: Path, name: str) -> None:
+def test_what_is_left_out_is_named_and_refused_if_strict(
+    stretto: CommandLine, doc: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     (doc.parent / name).parent.mkdir(exist_ok=True)
     (doc.parent / name).write_text("text")
-    ended = stretto("explain", "--app", "naive", "--docs", doc.parent)
-    assert ended.code == 0
-    assert ended.err.startswith(f"skipped {doc.parent}: 1 file of other kinds: {name} (read are .pdf, ")
-    for command in (("explain",), ("ask", "Why?")):
-        refused = stretto.refuses(*command, "--docs", doc.parent, "--strict")
-        assert f"1 file of other kinds: {name} (read are " in refused
+    read_documents([doc.parent], MAX_BYTES, Console(stderr=True), is_strict=False)
+    left_out = f"1 file of other kinds: {name} (read are "
+    assert capsys.readouterr().err.startswith(f"skipped {doc.parent}: {left_out}.pdf, ")
+    assert left_out in stretto.refuses("ask", "Why?", "--docs", doc.parent, "--strict")
 
 
 def test_explain_refuses_what_ask_refuses(stretto: CommandLine, tmp_path: Path) -> None:
     for args, message in (
-        ((" ",), "UserError: the question is empty"),
         (("--app", "x"), "ConfigError: there is no app 'x'"),
         (("--passes", "x"), "ConfigError: there is no pass 'x'"),
         (("--set", "x.y=1"), "ConfigError: advanced_rag has no component 'x'"),
-        (("--docs", tmp_path / "x"), f"DocumentError: {tmp_path}/x: No such file"),
         (("--html", tmp_path / "x" / "y.html"), f"UserError: --html {tmp_path}/x/y.html: there is no folder"),
         (("--html", tmp_path), f"UserError: --html {tmp_path}: is a folder"),
     ):

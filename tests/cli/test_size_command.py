@@ -10,21 +10,23 @@ import pytest
 from support.command_line import CommandLine
 
 from stretto.sizing.load import Load
-from stretto.sizing.trial import Fleet, Outcome
+from stretto.sizing.trial import TrialOutcome, TriedFleet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
 SESSIONS = {"H100-80G": 30, "A100-80G": 20}
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fleet, float, int]]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TriedFleet, float, int]]:
     """Make up what runs measure, and return the list of those that are made."""
-    made: list[tuple[Fleet, float, int]] = []
+    made: list[tuple[TriedFleet, float, int]] = []
 
-    def run(fleet: Fleet, _traffic: object, load: Load, _objectives: object, seed: int, _num: int) -> Outcome:
+    def run(
+        fleet: TriedFleet, _traffic: object, load: Load, _objectives: object, seed: int, _num: int
+    ) -> TrialOutcome:
         made.append((fleet, load.amount, seed))
         served = sum(SESSIONS[server.gpu] * number for server, number in fleet.servers)
-        return Outcome((2.0 * load.amount / (served + seed % 2),), False, 0.5, 100)
+        return TrialOutcome((2.0 * load.amount / (served + seed % 2),), False, 0.5, 100)
 
     monkeypatch.setattr("stretto.sizing.study.run", run)
     monkeypatch.setattr("stretto.cli.size_table.num_cores", lambda: 1)
@@ -32,7 +34,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Fleet, float, int]]:
 
 
 def test_the_answer_is_one_sentence_and_tables(
-    stretto: CommandLine, runs: list[tuple[Fleet, float, int]], tmp_path: Path
+    stretto: CommandLine, runs: list[tuple[TriedFleet, float, int]], tmp_path: Path
 ) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("H100 = 2.5\nA100 = 1.0\n")
@@ -50,7 +52,7 @@ def test_the_answer_is_one_sentence_and_tables(
     assert len(runs) == len(set(runs))
 
 
-def test_json_has_every_run(stretto: CommandLine, runs: list[tuple[Fleet, float, int]]) -> None:
+def test_json_has_every_run(stretto: CommandLine, runs: list[tuple[TriedFleet, float, int]]) -> None:
     found = stretto("size", EXAMPLE, "--json", "--no-what-if", "--draws", "1")
     assert found.code == 0, found.err
     data = json.loads(found.out)
@@ -60,13 +62,13 @@ def test_json_has_every_run(stretto: CommandLine, runs: list[tuple[Fleet, float,
 
 
 def test_an_interrupt_shows_what_is_known(
-    stretto: CommandLine, runs: list[tuple[Fleet, float, int]], monkeypatch: pytest.MonkeyPatch
+    stretto: CommandLine, runs: list[tuple[TriedFleet, float, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import stretto.sizing.study as study
 
     made_up = study.run
 
-    def interrupted(*given: object) -> Outcome:
+    def interrupted(*given: object) -> TrialOutcome:
         if given[4] == 1:
             raise KeyboardInterrupt
         return made_up(*given)  # type: ignore[arg-type]
@@ -83,7 +85,7 @@ def test_an_interrupt_shows_what_is_known(
 @pytest.mark.parametrize("ended", [KeyboardInterrupt, TimeoutError])
 def test_an_end_in_the_search_for_fleets_shows_the_best_so_far(
     stretto: CommandLine,
-    runs: list[tuple[Fleet, float, int]],
+    runs: list[tuple[TriedFleet, float, int]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     ended: type[BaseException],
@@ -92,7 +94,7 @@ def test_an_end_in_the_search_for_fleets_shows_the_best_so_far(
 
     made_up = study.run
 
-    def interrupted(*given: object) -> Outcome:
+    def interrupted(*given: object) -> TrialOutcome:
         if given[0].num_servers > 1 and len(given[0].servers) > 1:  # type: ignore[attr-defined]
             raise ended
         return made_up(*given)  # type: ignore[arg-type]
@@ -112,7 +114,7 @@ def test_an_end_in_the_search_for_fleets_shows_the_best_so_far(
 
 
 def test_a_load_that_no_fleet_serves_is_told_with_the_nearest(
-    stretto: CommandLine, runs: list[tuple[Fleet, float, int]]
+    stretto: CommandLine, runs: list[tuple[TriedFleet, float, int]]
 ) -> None:
     options = ("--draws", "1", "--gpu", "H100", "--no-what-if")
     found = stretto("size", EXAMPLE, "--load", "3840 sessions", *options)
@@ -129,7 +131,7 @@ def test_a_load_that_no_fleet_serves_is_told_with_the_nearest(
 
 
 def test_wrong_questions_are_refused_before_any_run(
-    stretto: CommandLine, runs: list[tuple[Fleet, float, int]], tmp_path: Path
+    stretto: CommandLine, runs: list[tuple[TriedFleet, float, int]], tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"what": 1}\n')

@@ -12,17 +12,8 @@ from stretto.cluster.class_prices import ClassPrices
 from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import (
-    Bound,
-    Choice,
-    Dispatched,
-    Ended,
-    Joined,
-    Left,
-    PlacementRequest,
-    Purpose,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Choice, Dispatched, Ended, Joined, Left, Unbound
+from stretto.cluster.placement_request import PlacementRequest, Purpose
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.profile import Profile
 
@@ -40,9 +31,9 @@ def view(instance: int = 0, num: int = 0, tokens: int = 0) -> InstanceView:
 def prices(*running: PlacementRequest) -> ClassPrices:
     found = ClassPrices()
     for instance in range(2):
-        found.observe(Joined(instance, "", 50_000))
+        found.loads.observe(Joined(instance, "", 50_000))
     for request in running:
-        found.observe(Dispatched(0, request))
+        found.loads.observe(Dispatched(0, request))
     return found
 
 
@@ -58,11 +49,11 @@ def test_a_chat_pays_for_the_room_that_it_takes_from_a_batch() -> None:
     assert five.seconds(CHAT, view(0, 5, 3000), 0.1, 3.0) == pytest.approx(3.1 * 3000 / 6600)
     next_batch_s = 3.1 * 1500 / 6600
     assert five.seconds(CHAT, view(1), 0.1, 3.0) == pytest.approx(next_batch_s), "where the next batch goes"
-    five.observe(Bound(1, CHAT))
+    five.loads.observe(Bound(1, CHAT))
     assert five.seconds(CHAT, view(1), 0.1, 3.0) == 0.0, "another one waits to take it"
-    five.observe(Unbound(1, CHAT))
+    five.loads.observe(Unbound(1, CHAT))
     assert five.seconds(CHAT, view(1), 0.1, 3.0) == pytest.approx(next_batch_s)
-    five.observe(Dispatched(0, CHAT))
+    five.loads.observe(Dispatched(0, CHAT))
     assert five.seconds(CHAT, view(0, 6, 3600), 0.1, 3.0) == 0.0, "another one has taken it"
 
 
@@ -80,7 +71,7 @@ def test_a_batch_waits_for_room_beside_chats_and_no_longer_than_it_may() -> None
     assert mixed.admits(BATCH, full, 10.0)
     assert mixed.admits(BATCH, view(0, 10, 6000), 0.0)
     assert mixed.admits(CHAT, full, 0.0), "chats do not wait for each other's room"
-    mixed.observe(Ended(0, CHAT))
+    mixed.loads.observe(Ended(0, CHAT))
     assert mixed.admits(BATCH, full, 0.0)
 
 

@@ -14,15 +14,8 @@ import pytest
 from stretto.cluster.hot_prefixes import LEAST_REQUESTS, LEAST_WAIT_S, HotPrefixes
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import (
-    Bound,
-    Dispatched,
-    Ended,
-    Joined,
-    PlacementRequest,
-    PromptKey,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Dispatched, Ended, Joined, Unbound
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.placements.e2 import E2, LOAD_IMBALANCE
 from stretto.cluster.prefix_hashes import PrefixHasher
 from stretto.model.profile import Profile

@@ -9,8 +9,9 @@ import pytest
 from support.replicas import replica
 
 from stretto.cluster.machine import Machine, check_deployments, check_free
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Engine, Replica
 
 GIB = 2**30
 MACHINE = Machine(

@@ -9,7 +9,8 @@ import pytest
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import Dispatched, Joined, PlacementRequest, PromptKey
+from stretto.cluster.placement import Dispatched, Joined
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.profile import Profile
 

@@ -9,15 +9,8 @@ import pytest
 from stretto.cluster.class_loads import LATENCY_TOKENS, ClassLoads, latency_room
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import (
-    Dispatched,
-    Ended,
-    Joined,
-    Left,
-    PlacementRequest,
-    PromptKey,
-    Purpose,
-)
+from stretto.cluster.placement import Dispatched, Ended, Joined, Left
+from stretto.cluster.placement_request import PlacementRequest, PromptKey, Purpose
 from stretto.cluster.placements.parrot import Parrot
 from stretto.cluster.prefix_hashes import PrefixHasher
 from stretto.model.profile import Profile

@@ -14,7 +14,8 @@ from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockStored
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import Dispatched, Left, Placement, PlacementRequest, PromptKey
+from stretto.cluster.placement import Dispatched, Left, Placement
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.cluster.placements.round_robin import RoundRobin

@@ -10,17 +10,8 @@ from stretto.cluster.eviction import victims
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import (
-    Bound,
-    Dispatched,
-    Emptied,
-    Ended,
-    Joined,
-    Left,
-    PlacementRequest,
-    PromptKey,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Dispatched, Emptied, Ended, Joined, Left, Unbound
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.prefix_hashes import PrefixHasher
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.model.profile import Profile

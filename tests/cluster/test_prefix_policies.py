@@ -17,16 +17,8 @@ from benchmarks.baselines.placements.prefix_threshold import PrefixThreshold
 from benchmarks.baselines.placements.scorers import Scorers
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import (
-    Choice,
-    Dispatched,
-    Ended,
-    Joined,
-    Left,
-    Placement,
-    PlacementRequest,
-    PromptKey,
-)
+from stretto.cluster.placement import Choice, Dispatched, Ended, Joined, Left, Placement
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.placements.e2 import E2, HISTORY, WARM_UP
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PackedHashes, PrefixHasher

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from stretto.cluster.placement import Dispatched, Joined, PlacementRequest, PromptKey
+from stretto.cluster.placement import Dispatched, Joined
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.prefix_hashes import PrefixHasher
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.prefix_snapshot import restore_snapshot, take_snapshot

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import PlacementRequest, Purpose
+from stretto.cluster.placement_request import PlacementRequest, Purpose
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.profile import Profile
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.placement import KeyUse
 from stretto.cluster.prompt_keys import BYTES, PromptKeys, PromptSpace, SpaceOf, token_space
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.model.values import Prompt, Segment
 
 REPLICA = Replica(FakeLLM, FakeLLMConfig())

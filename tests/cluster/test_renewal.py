@@ -9,7 +9,8 @@ import pytest
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.kv_events import AllBlocksCleared, BlockStored
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import Dispatched, Emptied, Ended, Joined, Left, PlacementRequest, PromptKey
+from stretto.cluster.placement import Dispatched, Emptied, Ended, Joined, Left
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.renewal import renewal_speeds
 from stretto.model.profile import Profile

@@ -13,7 +13,8 @@ import pytest
 from stretto.cluster.eviction import victims
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import Choice, Dispatched, Ended, Joined, PlacementRequest, PromptKey
+from stretto.cluster.placement import Choice, Dispatched, Ended, Joined
+from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PrefixHasher
 from stretto.model.profile import Profile

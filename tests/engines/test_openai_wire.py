@@ -20,8 +20,7 @@ import stretto.wire
 from stretto.cluster.block_hashes import Hasher
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from stretto.model.errors import BadReply, EngineUnavailable, UserError
-from stretto.wire import errors, metrics, sse
-from stretto.wire import metric_table as table
+from stretto.wire import engine_metrics, errors, metrics, sse
 from stretto.wire.answer_writing import chunk_json, whole_json
 from stretto.wire.answers import AnswerChoice, ModelAnswer, TokenCounts, read_chunk, read_whole
 from stretto.wire.errors import ApiError, RequestRefused
@@ -283,17 +282,17 @@ labels = st.dictionaries(st.from_regex(r"[a-z_]{1,9}", fullmatch=True), texts, m
 
 @given(st.lists(st.tuples(labels, st.floats(allow_nan=False, allow_infinity=False)), max_size=4))
 def test_metrics_are_read_as_they_were_written(values: list[tuple[dict[str, str], float]]) -> None:
-    samples = [metrics.Sample(table.VLLM_KV_USED.name, value, said) for said, value in values]
-    text = metrics.render([(table.VLLM_NUM_RUNNING, []), (table.VLLM_KV_USED, samples)])
-    assert list(metrics.read_samples(text, [table.VLLM_KV_USED.name])) == samples
+    samples = [metrics.Sample(engine_metrics.VLLM_KV_USED.name, value, said) for said, value in values]
+    text = metrics.render([(engine_metrics.VLLM_NUM_RUNNING, []), (engine_metrics.VLLM_KV_USED, samples)])
+    assert list(metrics.read_samples(text, [engine_metrics.VLLM_KV_USED.name])) == samples
 
 
 @given(st.lists(st.floats(0, 1e4)))
 def test_a_histogram_counts_what_is_at_most_each_bound(values: list[float]) -> None:
-    histogram = metrics.Histogram(table.REQUEST_BOUNDS_S)
+    histogram = metrics.Histogram(engine_metrics.REQUEST_BOUNDS_S)
     for value in values:
         histogram.observe(value)
-    *buckets, count, total = histogram.samples(table.VLLM_REQUEST_S, "0", "m")
+    *buckets, count, total = histogram.samples(engine_metrics.VLLM_REQUEST_S, "0", "m")
     for bucket in buckets:
         assert bucket.value == sum(value <= float(bucket.labels["le"]) for value in values)
     assert (buckets[-1].labels["le"], count.value) == ("+Inf", len(values))

@@ -16,8 +16,7 @@ import httpx
 import pytest
 from support.openai_rows import ROWS, Server
 
-from stretto.wire import metric_table as table
-from stretto.wire import metrics, paths, sse
+from stretto.wire import engine_metrics, metrics, paths, sse
 from stretto.wire.answers import AnswerChoice, ModelAnswer, read_chunk, read_whole
 from stretto.wire.errors import read_reason
 from stretto.wire.models import read_models, read_tokens, tokenize_request
@@ -235,7 +234,7 @@ def test_a_server_cuts_a_text_into_tokens(client: Client) -> None:
 
 def test_a_server_has_all_metrics_and_counts(client: Client) -> None:
     text = client.get(paths.METRICS).text
-    for family in table.VLLM:
+    for family in engine_metrics.VLLM:
         if client.metric_names:
             if family.name not in client.metric_names:
                 continue
@@ -243,23 +242,26 @@ def test_a_server_has_all_metrics_and_counts(client: Client) -> None:
         name = f"{family.name}_count" if family.kind == "histogram" else family.name
         assert list(metrics.read_samples(text, [name])), name
         assert f"# TYPE {family.name} {family.kind}\n" in text
-    before = client.measure(table.VLLM_PROMPT_TOKENS), client.measure(table.VLLM_OUTPUT_TOKENS)
+    before = (
+        client.measure(engine_metrics.VLLM_PROMPT_TOKENS),
+        client.measure(engine_metrics.VLLM_OUTPUT_TOKENS),
+    )
     client.whole("completions", CompletionRequest(model=client.model, prompts=(IDS,), options=GREEDY))
-    client.wait_for(lambda: client.measure(table.VLLM_PROMPT_TOKENS) == before[0] + len(IDS))
-    assert client.measure(table.VLLM_OUTPUT_TOKENS) == before[1] + 12
+    client.wait_for(lambda: client.measure(engine_metrics.VLLM_PROMPT_TOKENS) == before[0] + len(IDS))
+    assert client.measure(engine_metrics.VLLM_OUTPUT_TOKENS) == before[1] + 12
 
 
 @pytest.mark.parametrize("api", APIS)
 def test_a_client_that_leaves_frees_its_place(client: Client, api: Api) -> None:
-    before = client.measure(table.VLLM_OUTPUT_TOKENS)
+    before = client.measure(engine_metrics.VLLM_OUTPUT_TOKENS)
     chunks = client.stream(api, client.request(api, replace(GREEDY, max_tokens=1900)))
     for _ in range(3):
         next(chunks)
-    client.wait_for(lambda: client.measure(table.VLLM_NUM_RUNNING) == 1)
+    client.wait_for(lambda: client.measure(engine_metrics.VLLM_NUM_RUNNING) == 1)
     chunks.close()  # type: ignore[attr-defined]
-    client.wait_for(lambda: client.measure(table.VLLM_NUM_RUNNING) == 0)
-    assert client.measure(table.VLLM_NUM_WAITING) == 0
-    assert client.measure(table.VLLM_OUTPUT_TOKENS) < before + 1900
+    client.wait_for(lambda: client.measure(engine_metrics.VLLM_NUM_RUNNING) == 0)
+    assert client.measure(engine_metrics.VLLM_NUM_WAITING) == 0
+    assert client.measure(engine_metrics.VLLM_OUTPUT_TOKENS) < before + 1900
 
 
 # --- refusals

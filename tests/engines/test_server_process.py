@@ -21,8 +21,8 @@ from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.kept import KeptProcess, take_port
 from stretto.engines.server_process.launched import LaunchedServer
 from stretto.engines.server_process.programs import command_line
-from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError, EngineTimeout, EngineUnavailable
+from stretto.model.replica import Replica
 from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask
 from stretto.model.values import Segment
 

@@ -16,8 +16,9 @@ from support.tiny_checkpoint import build_tiny_checkpoint
 from stretto import Runtime
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
-from stretto.model.deployment import Deployment, RunsIn, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import CapacityError, ConfigError, QueryCancelled
+from stretto.model.replica import RunsIn
 from stretto.trace.recorder import Recorder
 
 pytest_plugins = ("support.llm_fixtures",)

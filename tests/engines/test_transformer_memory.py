@@ -12,8 +12,9 @@ from stretto.engines.transformer.config import read_config
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.memory import num_parameters
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Engine, Replica
 
 pytest_plugins = ("support.llm_fixtures",)
 

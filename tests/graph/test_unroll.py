@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support.unrolled import unroll, unroll_steps
 from support.worked_example import PROFILES, e_graph, p_graph
 
+from stretto.graph.graph import PromptParts
 from stretto.graph.text import parse_graph
-from stretto.graph.unroll import own_prompt, unroll, unroll_steps
 from stretto.model.errors import ConfigError
+from stretto.trace.drawing import own_prompt
 
 FIGURE_6 = """
 advanced_rag unrolled for files=1, chunks=666, queries=3
@@ -102,7 +104,8 @@ def test_a_length_must_be_of_a_list_that_starts_there(lengths: dict[str, int]) -
 def test_a_prefill_computes_the_segments_beyond_its_hint() -> None:
     graph = e_graph()
     for call in ("kv1", "kv2", "kv3"):
-        own, name = [], call
+        own: list[PromptParts] = []
+        name = call
         while True:
             primitive = graph.by_name[name]
             own.insert(0, own_prompt(graph, primitive))

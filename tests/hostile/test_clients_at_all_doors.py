@@ -24,8 +24,9 @@ from stretto.http.byte_budget import ByteBudget
 from stretto.http.server import HttpServer
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 from stretto.runtime.runtime import Runtime
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool

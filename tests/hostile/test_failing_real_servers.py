@@ -38,8 +38,9 @@ from stretto.engines.profiles import PROFILES
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import BadReply, BadServer, EngineFailure
+from stretto.model.replica import Engine, Replica
 from stretto.runtime.query import Query
 
 RUNS_ALL = int(os.environ.get("STRETTO_FAULT_RUNS", "0")) > 0

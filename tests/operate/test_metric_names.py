@@ -14,6 +14,7 @@ from support.routing import routing, run
 from stretto.cluster.placement import Choice
 from stretto.operate.request_metrics import OTHER, RequestMetrics
 from stretto.sched.request_trace import RequestTrace, Try
+from stretto.wire import engine_metrics
 from stretto.wire import metric_table as table
 from stretto.wire.metrics import Family, Histogram, render
 
@@ -53,7 +54,8 @@ def test_names_are_unique_and_every_metric_says_what_it_is() -> None:
         assert family.help.strip()
         assert family.name.endswith("_total") == (family.kind == "counter")
         assert bool(family.bounds) == (family.kind == "histogram")
-    declared = {one for one in vars(table).values() if isinstance(one, Family)}
+    known = (*vars(table).values(), *vars(engine_metrics).values())
+    declared = {one for one in known if isinstance(one, Family)}
     assert declared == set(table.TABLE)
 
 
@@ -132,7 +134,7 @@ def test_metrics_of_several_parts_stand_under_one_heading() -> None:
 def test_prometheus_reads_what_is_written() -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")
     odd = 'a "b" \\ c\nd é'
-    metrics, family = RequestMetrics(), table.VLLM_REQUEST_S
+    metrics, family = RequestMetrics(), engine_metrics.VLLM_REQUEST_S
     metrics.on_request_ended(trace_of(tenant=odd, model="m", is_listed=True), 12.0)
     histogram = Histogram(family.bounds)
     histogram.observe(3.0)

@@ -14,7 +14,8 @@ from stretto.operate.otlp import SpanRecord
 from stretto.operate.span_records import EndedRequest
 from stretto.operate.spans import SILENT_S, Spans
 from stretto.operate.watch import Watch
-from stretto.sched.messages import Open, Reply
+from stretto.sched.actions import Reply
+from stretto.sched.messages import Open
 from stretto.sched.request_trace import RequestTrace, Try, read_traceparent
 
 CHAT = "/v1/chat/completions"

@@ -21,8 +21,8 @@ from support.runtime_engines import ServerEngine
 from support.virtual_loop import VirtualLoop
 
 from stretto.cluster.kv_events import KVEvent
-from stretto.model.deployment import Replica
 from stretto.model.errors import EngineUnavailable
+from stretto.model.replica import Replica
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Started
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.drive import DrivenRun, drive

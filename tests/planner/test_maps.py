@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.presets import load_output_lengths
-from stretto.model.deployment import Replica
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.execute import execute

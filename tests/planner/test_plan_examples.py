@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.presets import load_output_lengths
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.planner.machine import machine_of
 from stretto.planner.plan_files import read_application, read_requests
 from stretto.planner.planners.first import first_plan
@@ -19,7 +19,7 @@ from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 
 FOLDER = Path(__file__).parents[2] / "examples" / "plans"
-DECIDING = ("refine", "router")
+DECIDING = ("refine", "router", "shorten")
 REQUESTS = {"ensemble": "questions", "routing": "routed", "mixed": "mixed"} | dict.fromkeys(
     DECIDING, "questions"
 )

@@ -16,8 +16,8 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.messages import StopInstance
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.presets import load_output_lengths
-from stretto.model.deployment import Replica
 from stretto.model.errors import EngineUnavailable, UserError
+from stretto.model.replica import Replica
 from stretto.model.tasks import Done, LLMTask, Started, Usage
 from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import Application, AppRequest, ModelNode
@@ -39,16 +39,9 @@ from stretto.planner.running.request_store import stored
 from stretto.planner.running.requests import PromptMessage, RunRequest
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.workload import Workload
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    CancelTask,
-    Event,
-    InstanceLost,
-    InstanceStopped,
-    LLMReport,
-    Suspended,
-)
+from stretto.sched.actions import Action, Admit, CancelTask
+from stretto.sched.engine_events import InstanceLost, InstanceStopped, LLMReport, Suspended
+from stretto.sched.messages import Event
 
 LENGTHS = load_output_lengths()
 MACHINE = MACHINES["4xA100-80G"]

@@ -17,7 +17,7 @@ from stretto.llm.sequence import TokenSequence
 from stretto.planner.compiled import compiled
 from stretto.planner.fast_scheduler import numbers_of, simulate
 from stretto.planner.links import Links
-from stretto.planner.replica_arrivals import Replica, run_replica, run_together
+from stretto.planner.replica_arrivals import ArrivingReplica, run_replica, run_together
 from stretto.planner.replica_run import ReplicaLoad
 from stretto.sim.step_times import batch_shape
 
@@ -141,7 +141,8 @@ def test_replicas_whose_calls_wait_for_each_other_end_them_as_in_production() ->
                 givers = np.array(sorted(needs[call]))
                 links.add(givers, np.zeros(len(givers), np.int64), np.array([call]), np.array([0]))
         runs = run_together(
-            [Replica(load, config, COST, 0.0) for load, config in zip(loads, configs, strict=True)], links
+            [ArrivingReplica(load, config, COST, 0.0) for load, config in zip(loads, configs, strict=True)],
+            links,
         )
         found = [float(ended_s) for run in runs for ended_s in run.ended_s]
         assert found == pytest.approx(production_together(loads, configs, needs), rel=1e-9), f"seed {seed}"

@@ -12,8 +12,9 @@ import pytest
 from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
-from stretto.model.deployment import Deployment, Replica, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import BadReply, CapacityError, ConfigError, EngineUnavailable
+from stretto.model.replica import Replica
 from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
@@ -24,7 +25,7 @@ from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import RunRequest, SentLine
 from stretto.planner.running.unplanned_run import OfflineJob
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, Admit
+from stretto.sched.actions import Action, Admit
 from stretto.sched.observer import Observer
 from stretto.service.batches.lines_in_process import LinesInProcess, prompt_and_limit
 

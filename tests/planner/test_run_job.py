@@ -16,8 +16,8 @@ import pytest
 from support.planned_runs import APP, PLAN, run_requests
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
-from stretto.model.deployment import Replica
 from stretto.model.errors import CapacityError, JournalError, NotSaved, StrettoError, UserError
+from stretto.model.replica import Replica
 from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage

@@ -13,7 +13,7 @@ from stretto.costs.shape import StepShape
 from stretto.emulate.llm_plan import check_llm
 from stretto.emulate.wanted import WantedServer
 from stretto.engines.server_process.programs import command_line
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.machine import machine_of
 from stretto.planner.plan import PlannedReplica

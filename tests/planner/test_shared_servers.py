@@ -11,7 +11,7 @@ from support.planned_runs import APP, PLAN, run_requests
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.presets import load_output_lengths
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.bound import lower_bound_s
 from stretto.planner.execute import execute

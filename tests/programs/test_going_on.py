@@ -19,7 +19,9 @@ from stretto.engines.written import as_written
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, LLMTask
 from stretto.model.values import Segment
-from stretto.sched.messages import Action, Admit, Event, LLMReport
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)

@@ -16,7 +16,8 @@ from stretto.model.values import KV
 from stretto.programs.connection import extend
 from stretto.programs.fragment import MOST_PLACES, MOST_TOGETHER, Build, WaitingCall, parts_of
 from stretto.programs.function import Function
-from stretto.sched.messages import Action, Event, Extend
+from stretto.sched.actions import Action
+from stretto.sched.messages import Event, Extend
 from stretto.sched.queries.session import SessionMachine
 
 CALL = compile_graph(

@@ -10,7 +10,8 @@ from stretto import programs as P
 from stretto.engines.catalogue import transforms_engine
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Usage
-from stretto.sched.messages import Event, LLMReport
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)

@@ -21,7 +21,7 @@ from stretto.graph.passes.pipeline import PASSES
 from stretto.model.errors import BadReply, EngineFailure, QueryEnded
 from stretto.model.profile import Profile
 from stretto.model.tasks import LLMTask, Task
-from stretto.sched.messages import Emit, Reply
+from stretto.sched.actions import Emit, Reply
 from stretto.sim.driver import VirtualDriver
 
 NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "40"))

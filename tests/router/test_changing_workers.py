@@ -13,7 +13,8 @@ from support.routing import EVENTS, STREAM, WHOLE, StubServer, routing, run, unt
 from support.services import served
 
 from stretto.engines.catalogue import transforms_engine
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool
 

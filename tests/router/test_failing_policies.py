@@ -10,12 +10,14 @@ from support.routing import WHOLE, routing, run
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Binds, Choice, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Binds, Choice, Placement, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.fallback_placement import FallbackPlacement
 from stretto.router.messages import RoutedRequest, Send, WorkerUsage
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 
 METHODS = ("load", "choose", "observe", "absent")
 

@@ -17,7 +17,7 @@ from support.kubernetes_api import slice_of
 from support.routing import EVENTS, STREAM, WHOLE, Routing, StubServer, routing, run, until
 
 from stretto.model.errors import BadReply, EngineFailure, EngineUnavailable
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.discovery.dns import DnsNames, addresses_of
 from stretto.router.discovery.endpoints import Endpoints
 from stretto.router.discovery.keeper import WorkerKeeper
@@ -26,6 +26,7 @@ from stretto.router.discovery.source import Located, WorkerSource
 from stretto.router.discovery.watched_file import WatchedFile
 from stretto.router.found_workers import DnsConfig, KubernetesConfig
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from support.routing import STREAM, WHOLE, Routing, routing, run, until
 
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import (
     Hedge,
     Refuse,
@@ -28,6 +28,7 @@ from stretto.router.messages import (
 from stretto.router.prompts import read_request
 from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 
 REQUEST = RoutedRequest(model="m", num_tokens=100, may_hedge=True)
 

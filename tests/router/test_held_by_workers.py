@@ -8,15 +8,16 @@ import pytest
 
 from stretto.cluster.block_hashes import Hasher
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.placements.e2 import E2
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.messages import RoutedRequest, Send, WorkerUsage
 from stretto.router.prompts import read_request
 from stretto.router.reading import ReadingRules, RequestHead
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 
 IDS = list(range(100, 200))
 

@@ -16,11 +16,12 @@ from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.model.errors import ConfigError
 from stretto.router import believable
 from stretto.router.answers import UsageReader
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.config_file import read_router_config
 from stretto.router.messages import Check, Refuse, RoutedRequest, RouterAction, Send, WorkerUsage
 from stretto.router.router_state import RouterState
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 from stretto.wire.errors import read_retry_after
 
 LIE = 999_999_999

@@ -15,11 +15,12 @@ from support.routing import run, until
 
 from stretto.cluster.placement import Placement
 from stretto.cluster.placements.round_robin import RoundRobin
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.keys import KeyRests, client_key
 from stretto.router.messages import Check, Refuse, RoutedRequest, RouterAction, Send, WorkerUsage
 from stretto.router.router_state import RouterState
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 
 KEY = "sk-secret-47-11"
 MODELS = {"m": {"id": "m"}}

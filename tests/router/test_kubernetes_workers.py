@@ -15,10 +15,11 @@ from support.kubernetes_api import FakeApi, slice_of
 from support.routing import EVENTS, STREAM, StubServer, run, until
 
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.discovery.sources import worker_sources
 from stretto.router.found_workers import KubernetesConfig
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 
 ENTRY = WorkerConfig(
     url="http://vllm", num_slots=9, kubernetes=KubernetesConfig(selector="app=vllm", namespace="prod")

@@ -22,10 +22,11 @@ from support.routing import run, until
 from benchmarks.common.mini_model import MINI
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.config_file import read_router_config
 from stretto.router.serve import RunningRouter
 from stretto.router.token_reader import TokenReader
+from stretto.router.worker_config import WorkerConfig
 from stretto.wire.metrics import read_samples
 
 PROMPT = "The harbour lies in the north, and its lanterns burn all night. " * 20

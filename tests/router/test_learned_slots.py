@@ -10,11 +10,12 @@ from support.plain_server import Answered, PlainServer, as_json, listing
 from support.routing import routing, run
 
 from stretto.cluster.placements.least_loaded import LeastLoaded
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.learned_slots import LearnedSlots
 from stretto.router.load_checks import LoadChecks
 from stretto.router.messages import RoutedRequest, Send, WorkerUsage
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 
 
 def looked(slots: LearnedSlots, *looks: tuple[int, int], are_held: bool = False) -> int | None:

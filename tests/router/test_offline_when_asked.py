@@ -6,7 +6,8 @@ import random
 
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import Choice, PlacementRequest, Purpose
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest, Purpose
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineAtWorkers, OfflineWhenAsked
 

@@ -15,7 +15,7 @@ from support.routing import StubServer, run, until
 
 from stretto.cluster.placements.stretto import Stretto
 from stretto.router.announcing import announcer
-from stretto.router.announcing.announcer import Announcer
+from stretto.router.announcing.announcer import BEAT_S, Announcer
 from stretto.router.announcing.wire import (
     MOST_LETTERS,
     MOST_OWNERS,
@@ -27,12 +27,13 @@ from stretto.router.announcing.wire import (
     read_message,
     write_message,
 )
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.peer_link import PeerLink
 from stretto.router.peers import peers as followed
 from stretto.router.peers.peers import SILENT_S, Peers
 from stretto.router.router_state import RouterState
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 
 
 def sent(number: int, blocks: bytes = b"") -> SentRecord:
@@ -92,6 +93,31 @@ def test_long_names_of_owners_do_not_make_a_message_unreadable() -> None:
     assert isinstance(batch, PeerBatch)
     assert batch.served == {"x" * MOST_LETTERS: 2.0}
     assert batch.waits == {"": {"?" * MOST_LETTERS: 1}}
+
+
+def test_who_waits_is_told_when_that_changes_and_now_and_then() -> None:
+    """Not for each request: a message costs more than what it says."""
+    told, news = Announcer("us"), []
+    told.on_news = lambda: news.append(1)
+
+    def waits(now_s: float) -> list[object]:
+        return [one.waits for one in told.messages(now_s) if isinstance(one, PeerBatch)]
+
+    told.waiting.add(1, 0, "a")
+    assert waits(1.0) == [{"": {"a": 1}}]
+    told.waiting.add(2, 0, "a")
+    assert len(news) == 1
+    assert waits(1.1) == []
+    told.waiting.add(3, 0, "b")
+    told.waiting.remove(3)
+    assert waits(1.2) == []
+    told.sent(sent(1))
+    assert waits(1.3) == [None]
+    told.sent(sent(2))
+    assert waits(1.0 + BEAT_S) == [{"": {"a": 2}}]
+    told.waiting.remove(1)
+    told.waiting.remove(2)
+    assert waits(1.1 + BEAT_S) == [{}]
 
 
 def test_a_snapshot_of_long_prompts_is_no_longer_than_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

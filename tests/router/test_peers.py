@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 
 pytest.importorskip("msgspec")
 
-from stretto.cluster.placement import Placement, PromptKey
+from stretto.cluster.placement import Placement
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.model.errors import BadReply, ConfigError
 from stretto.router.announcing.announcer import BEAT_S, GATHER_S, PRESSED_S
 from stretto.router.announcing.wire import MOST_LETTERS, read_message, write_message
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import (
     Cut,
     NamedProgram,
@@ -38,6 +39,7 @@ from stretto.router.messages import (
 from stretto.router.peers.peers import SILENT_S
 from stretto.router.peers.shares import kept, parts
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 
 MODELS = {"m": {"id": "m"}}
 NUM_WORKERS = 3

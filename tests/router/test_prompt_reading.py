@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.router.answers import EventParts, UsageReader
 from stretto.router.messages import RoutedRequest, WorkerUsage
 from stretto.router.prompts import read_request

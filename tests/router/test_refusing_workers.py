@@ -9,9 +9,10 @@ import pytest
 from support.routing import routing, run
 
 from stretto.cluster.placements.round_robin import RoundRobin
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import Refuse, RoutedRequest, RouterAction, Send, Ticket, WorkerUsage
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 from stretto.wire.errors import REDIRECTIONS, REFUSING_ALL
 
 MODELS = {"m": {"id": "m"}}

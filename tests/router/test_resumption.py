@@ -11,10 +11,11 @@ from support.emulated import MODEL, emulating, fleet_of
 from support.routing import DONE, StubServer, greedy_events, routing, run, until
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import Cut, RoutedRequest, Send
 from stretto.router.resumption import Resumption, resumable
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 
 FIELDS: dict[str, Any] = {
     "model": "m",

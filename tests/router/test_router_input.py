@@ -12,9 +12,10 @@ from support.routing import WHOLE, routing, run
 
 from stretto.emulate.serve import EmulatedServers
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.config_file import read_router_config
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from support.emulated import MODEL, emulating, fleet_of
 from support.routing import Routing, routing, run, until
 
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 from stretto.wire.metrics import read_samples
 
 PROMPTS = [f"Of harbour {number}: " + "its lanterns burn all night. " * 60 for number in range(6)]

@@ -9,12 +9,12 @@ import httpx
 import pytest
 from support.routing import WHOLE, Routing, routing, run, until
 
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.model.errors import ConfigError
 from stretto.model.profile import UNKNOWN_LLM
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import (
     NamedProgram,
     Refuse,
@@ -25,6 +25,7 @@ from stretto.router.messages import (
     WorkerUsage,
 )
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 
 SCALE = 100
 """Tokens for each one of the tests, so that a memory takes many seconds to compute."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from support.early_placement import SoonestStart
 
-from stretto.cluster.placement import Dispatched, Ended, Joined, KeyUse, Placement, PromptKey
+from stretto.cluster.placement import Dispatched, Ended, Joined, KeyUse, Placement
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.placements.e2 import E2
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.least_seconds import LeastSeconds
@@ -16,7 +17,7 @@ from stretto.cluster.placements.round_robin import RoundRobin
 from stretto.cluster.placements.stretto import Stretto
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.cluster.scored_placement import ScoredPlacement
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import (
     Check,
     Cut,
@@ -33,6 +34,7 @@ from stretto.router.messages import (
     WorkerUsage,
 )
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 from stretto.sched.orders import ORDERS
 
 REQUEST = RoutedRequest(model="m", num_tokens=100)

@@ -14,11 +14,12 @@ from support.routing import Routing, routing, run
 
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.config_file import read_workers
 from stretto.router.messages import Cut, Refuse, RoutedRequest, RouterAction, Send, Stop, WorkerUsage
 from stretto.router.roles import Role
 from stretto.router.router_state import RouterState
+from stretto.router.worker_config import WorkerConfig
 
 REQUEST = RoutedRequest(model="m", num_tokens=1000, max_tokens=50, may_split=True, is_streamed=True)
 MODELS = {"m": {"id": "m"}}

@@ -12,11 +12,12 @@ from support.plain_server import Answered, PlainServer, as_events, as_json, list
 from support.routing import Routing, routing, run
 
 from stretto.cluster.placements.round_robin import RoundRobin
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import Refuse, RoutedRequest, Send, WorkerUsage
 from stretto.router.router_state import RouterState
 from stretto.router.stored_ids import StoredIds
 from stretto.router.stored_names import MadeId, id_in_path, id_named
+from stretto.router.worker_config import WorkerConfig
 
 
 class KeepingServer(PlainServer):

@@ -20,9 +20,10 @@ from support.routing import EVENTS, STREAM, WHOLE, Routing, StubServer, routing,
 from stretto.http.tls import ClientTls, ServerTls
 from stretto.model.errors import ConfigError
 from stretto.operate.certificates import Certificates
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.config_file import read_router_config
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.worker_link import WorkerLink
 
 

@@ -21,8 +21,9 @@ from support.routing import PATIENCE_S, StubServer, run, until
 
 from stretto.model.errors import ConfigError
 from stretto.router.announcing.wire import TOPIC
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 
 PROMPT = "The harbour lies in the north, and its lanterns burn all night. " * 40
 

@@ -12,10 +12,11 @@ from support.routing import WHOLE, routing, run, until
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.model.tasks import Objective
 from stretto.router.body_edits import edited, members_of, values_of
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import NamedProgram, Refuse, RoutedRequest, Send, Ticket, WorkerUsage
 from stretto.router.router_state import RouterState
 from stretto.router.urgency import ProgramDeadlines, read_deadline, read_objective
+from stretto.router.worker_config import WorkerConfig
 from stretto.wire.errors import RequestRefused
 
 

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.http.tls import ClientTls
 from stretto.model.errors import ConfigError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.discovery.source import Located
 from stretto.router.discovery.sources import worker_sources
 from stretto.router.discovery.wanted_workers import AddWorker, DrainWorker, ResizeWorker, WantedWorkers
-from stretto.router.discovery.watched_file import read_workers
+from stretto.router.discovery.watched_file import read_workers_file
 from stretto.router.found_workers import DnsConfig, KubernetesConfig
+from stretto.router.worker_config import WorkerConfig
 
 
 def config_of(number: int, **settings: object) -> WorkerConfig:
@@ -102,9 +103,9 @@ def test_a_worker_at_an_address_has_all_other_settings_of_its_entry() -> None:
 def test_a_file_of_workers_has_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "workers.toml"
     file.write_text('[[router.worker]]\nurl = "http://a:1"\nnum_slots = 3\n')
-    assert read_workers(file) == (WorkerConfig(url="http://a:1", num_slots=3),)
+    assert read_workers_file(file) == (WorkerConfig(url="http://a:1", num_slots=3),)
     file.write_text("")
-    assert read_workers(file) == ()
+    assert read_workers_file(file) == ()
     for text, named in (
         ("[router]\nport = 1", "workers.toml:2: unknown key 'port'"),
         ('[[router.worker]]\nurl = "a"', "must be a URL"),
@@ -114,7 +115,7 @@ def test_a_file_of_workers_has_nothing_else(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         with pytest.raises(ConfigError, match="workers") as refused:
-            read_workers(file)
+            read_workers_file(file)
         assert named in refused.value.message, refused.value.message
     file.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -11,11 +11,12 @@ import pytest
 from support.routing import routing, run
 
 from stretto.cli.program_time import print_program_time
-from stretto.cluster.placement import PromptKey
-from stretto.operate.traffic import RecentTraffic, SeenRequest, read_requests
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.cluster.placement_request import PromptKey
+from stretto.operate.traffic import RecentTraffic, SeenRequest, read_seen_requests
+from stretto.router.config import RouterConfig
 from stretto.router.virtual_door import ServedTimes
 from stretto.router.what_if import LinearSteps, Replay, with_more_workers
+from stretto.router.worker_config import WorkerConfig
 from stretto.sched.request_trace import RequestTrace, Try
 
 CONFIG = RouterConfig(worker=(WorkerConfig(url="http://one", num_slots=6, kv_tokens=60_000),))
@@ -122,7 +123,7 @@ def test_the_traffic_is_kept_with_what_prompts_share_and_without_their_hashes() 
         (1, "a", 0, 3),
         (2, "b", 0, 2),
     ]
-    assert read_requests([one.to_json() for one in found]) == found
+    assert read_seen_requests([one.to_json() for one in found]) == found
 
 
 def test_the_change_is_printed_with_where_the_time_went(capsys: pytest.CaptureFixture[str]) -> None:

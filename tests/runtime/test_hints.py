@@ -23,7 +23,7 @@ from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineFailure
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, LLMEvent, LLMTask, Started
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.sched.observer import Observer, StepsDone
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel

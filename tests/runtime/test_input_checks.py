@@ -12,7 +12,7 @@ from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting, fake_ll
 from stretto.apps import naive_rag
 from stretto.model.errors import ConfigError, UserError
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, StartBatch
+from stretto.sched.actions import Action, StartBatch
 from stretto.sched.observer import Observer
 
 

@@ -17,10 +17,12 @@ from stretto.cluster.messages import KVReport
 from stretto.engines.prompt_spaces import prompt_space
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
-from stretto.model.deployment import Deployment, RunsIn, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import QueryCancelled
 from stretto.model.profile import Profile
-from stretto.sched.messages import Action, Admit, Event
+from stretto.model.replica import RunsIn
+from stretto.sched.actions import Action, Admit
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)

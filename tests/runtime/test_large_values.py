@@ -13,7 +13,8 @@ from support.large_values import FIND, READ, chunks, engines
 from support.virtual_loop import in_real_time
 
 from stretto import Runtime
-from stretto.sched.messages import BatchDone, Event
+from stretto.sched.engine_events import BatchDone
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 NUM_VECTORS = 666

@@ -19,7 +19,7 @@ from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
 from stretto.runtime.learned_file import LearnedFile
-from stretto.sched.messages import Admit
+from stretto.sched.actions import Admit
 from stretto.sim.driver import VirtualDriver
 
 SHORT = graph(

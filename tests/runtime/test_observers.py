@@ -21,7 +21,9 @@ from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import BadReply
 from stretto.model.tasks import LLMTask
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, BatchDone, Event, Reply, StartBatch, Submit
+from stretto.sched.actions import Action, Reply, StartBatch
+from stretto.sched.engine_events import BatchDone
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer, Observers, StepsDone
 from stretto.sim.driver import VirtualDriver
 from stretto.trace.run_file import RunRecorder

@@ -23,7 +23,8 @@ from stretto.runtime.instances.outbox import Outbox
 from stretto.runtime.instances.process_worker import Mail
 from stretto.runtime.instances.reading import MessageReading
 from stretto.runtime.worker import CloseEngine, Command, ForgetQuery, RunBatch
-from stretto.sched.messages import BatchDone, Event, InstanceReady
+from stretto.sched.engine_events import BatchDone, InstanceReady
+from stretto.sched.messages import Event
 
 
 def is_woken(mailbox: Mailbox[int]) -> bool:

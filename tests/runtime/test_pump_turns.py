@@ -13,8 +13,9 @@ from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.model.tasks import Done, Started
 from stretto.runtime.pump import Pump
+from stretto.sched.engine_events import LLMReport
 from stretto.sched.engine_tier import EngineTier
-from stretto.sched.messages import Event, Extend, LLMReport
+from stretto.sched.messages import Event, Extend
 from stretto.sched.observer import Observers
 from stretto.sched.vocabulary import STANDARD
 

@@ -20,9 +20,10 @@ from stretto import Runtime
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.engines.server_process.refusals import wait_until_refusing
-from stretto.model.deployment import Deployment, Engine, Replica, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
 from stretto.model.references import Reference, load_references
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Task
 from stretto.runtime.instances import ray_values
 from stretto.runtime.instances.ray_demand import (
@@ -36,7 +37,8 @@ from stretto.runtime.instances.ray_demand import (
 from stretto.runtime.instances.ray_values import RayValues
 from stretto.runtime.instances.ray_worker import BatchWorker
 from stretto.runtime.worker import InstanceJob, RunBatch
-from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost, InstanceReady
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceLost, InstanceReady
+from stretto.sched.messages import Event
 
 SMALL = RayNode("1", "10.0.0.1", {"CPU": 4.0, "node:10.0.0.1": 1.0})
 LARGE = RayNode("2", "10.0.0.2", {"CPU": 8.0, "GPU": 2.0, "node:10.0.0.2": 1.0})

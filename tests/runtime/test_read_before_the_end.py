@@ -12,7 +12,7 @@ from support.runtime_engines import graph
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime
 from stretto.model.deployment import deploy
-from stretto.sched.messages import Action, Admit
+from stretto.sched.actions import Action, Admit
 from stretto.sched.observer import Observer
 
 TWO_TEXTS = graph(

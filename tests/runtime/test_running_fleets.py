@@ -33,8 +33,9 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.machine import Machine
 from stretto.cluster.messages import DrainHow
 from stretto.cluster.placements.least_seconds import LeastSeconds
-from stretto.model.deployment import Deployment, Engine, Replica, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import ConfigError, EngineUnavailable
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Failed, LLMEvent, LLMTask
 from stretto.sched.llm.scheduler import LLMScheduler
 from stretto.sched.messages import Event

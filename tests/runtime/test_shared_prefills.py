@@ -14,7 +14,7 @@ from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
-from stretto.sched.messages import Action, Admit
+from stretto.sched.actions import Action, Admit
 from stretto.sched.observer import Observer
 from stretto.trace.recorder import Recorder
 

@@ -11,8 +11,9 @@ from support.runtime_engines import COMPLETE, ServerEngine
 from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import BadReply, EngineBusy, EngineUnavailable
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Done, LLMEvent, LLMTask, Started
 
 

@@ -13,9 +13,11 @@ from support.virtual_loop import in_real_time
 from stretto import Runtime
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
-from stretto.model.deployment import Deployment, Engine, Replica, RunsIn
+from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineUnavailable
-from stretto.sched.messages import Event, InstanceReady, InstanceSuspected
+from stretto.model.replica import Engine, Replica, RunsIn
+from stretto.sched.engine_events import InstanceReady, InstanceSuspected
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 EMBED = graph(

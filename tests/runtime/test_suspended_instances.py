@@ -17,10 +17,13 @@ from stretto import Runtime
 from stretto.cluster.messages import StopInstance
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
-from stretto.model.deployment import Deployment, Replica, RunsIn, deploy
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.replica import Replica, RunsIn
 from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started
 from stretto.runtime.instances import thread
-from stretto.sched.messages import Action, Admit, Event, InstanceReady, InstanceStopped, Suspended
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import InstanceReady, InstanceStopped, Suspended
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)

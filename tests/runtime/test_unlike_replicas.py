@@ -23,11 +23,14 @@ from stretto import Runtime
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError, EngineUnavailable, EngineUnreachable
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Done, LLMEvent, LLMTask, Piece, Started
-from stretto.sched.messages import Action, Admit, Event, InstanceReady, InstanceSuspected, LLMReport
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import InstanceReady, InstanceSuspected, LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 pytest_plugins = ("support.llm_fixtures",)

@@ -23,8 +23,10 @@ from stretto.model.errors import (
 )
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Failed
+from stretto.sched.actions import Action, Admit, CancelTask
+from stretto.sched.engine_events import BatchDone, BatchFailed, LLMReport
 from stretto.sched.engines.queue import EngineQueue
-from stretto.sched.messages import Action, Admit, BatchDone, BatchFailed, Cancel, CancelTask, LLMReport, Wake
+from stretto.sched.messages import Cancel, Wake
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.arrival import PerInvocation
 from stretto.sched.queries.attempts import Attempts

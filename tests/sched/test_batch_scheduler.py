@@ -24,8 +24,8 @@ from stretto.model.errors import (
 )
 from stretto.model.profile import Profile
 from stretto.model.values import Failure
+from stretto.sched.actions import Action, CancelTask, Release, StartBatch
 from stretto.sched.engines.batch_scheduler import BatchScheduler
-from stretto.sched.messages import Action, CancelTask, Release, StartBatch
 from stretto.sched.queries.request import StepRequest
 from stretto.sched.queries.results import Completed, Report
 

@@ -8,8 +8,8 @@ import pytest
 from support.machines import batch_engine, batch_request, serving
 
 from stretto.model.profile import Profile
+from stretto.sched.actions import StartBatch
 from stretto.sched.engines.batch_scheduler import BatchScheduler
-from stretto.sched.messages import StartBatch
 
 BY_LENGTH = Profile(0.1, 0.2, per_token_s=0.001, unit_tokens=200.0)
 LONG = "word " * 200

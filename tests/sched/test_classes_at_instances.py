@@ -9,8 +9,8 @@ from support.machines import llm_engine, llm_request, serving
 from stretto.cluster.placements.stretto import Stretto
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Piece, Usage
+from stretto.sched.actions import Admit
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit
 from stretto.sched.queries.demand import Demand
 
 PROFILE = Profile(per_unit_s=0.001, per_output_s=0.03, per_neighbour_s=0.001)

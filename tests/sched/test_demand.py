@@ -10,22 +10,10 @@ from support.machines import CheckedSystem, batch_engine, batch_request, compile
 from stretto.model.errors import EngineUnavailable
 from stretto.model.profile import Profile
 from stretto.model.tasks import Criteria, Objective, QueryRecord, Started
+from stretto.sched.actions import Admit, Reprioritise, StartBatch
+from stretto.sched.engine_events import BatchDone, InstanceLost, LLMReport
 from stretto.sched.engines.queue import EngineQueue
-from stretto.sched.messages import (
-    Admit,
-    BatchDone,
-    Close,
-    Extend,
-    InstanceLost,
-    LLMReport,
-    Open,
-    Provide,
-    Reprioritise,
-    StartBatch,
-    Unwant,
-    Wake,
-    Want,
-)
+from stretto.sched.messages import Close, Extend, Open, Provide, Unwant, Wake, Want
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Take
 from stretto.sched.queries.demand import MOST_AT_ONCE, NOBODY, Demand

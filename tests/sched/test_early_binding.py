@@ -12,21 +12,13 @@ from support.early_placement import SoonestStart, SoonestStartForGood
 from support.machines import add_ready, llm_engine, llm_request, lost, serving
 
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.placement import (
-    Bound,
-    Choice,
-    Dispatched,
-    Ended,
-    Joined,
-    Left,
-    PlacementRequest,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Choice, Dispatched, Ended, Joined, Left, Unbound
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.errors import EngineUnavailable
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, Started, Usage
+from stretto.sched.actions import Admit, Reprioritise
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit, Reprioritise
 from stretto.sched.orders import ORDERS
 from stretto.sched.queries.demand import NOBODY, Demand
 

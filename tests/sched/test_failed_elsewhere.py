@@ -18,9 +18,9 @@ from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineBusy, EngineUnavailable, StrettoError
 from stretto.model.tasks import Failed, Piece
 from stretto.model.values import Failure
+from stretto.sched.actions import Admit, StartBatch
 from stretto.sched.engines.batch_scheduler import BatchScheduler
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit, StartBatch
 from stretto.sched.queries.results import Completed, Report
 
 FAILED = EngineUnavailable("it answered 500")

@@ -19,9 +19,9 @@ from stretto.model.errors import BadReply, EngineFailure, EngineTimeout, EngineU
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece, Started, Usage
 from stretto.model.values import KV, Failure, Segment
+from stretto.sched.actions import Admit, CancelTask, Release, Reprioritise
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit, CancelTask, Release, Reprioritise
 from stretto.sched.orders.ageing import LEAST_S
 from stretto.sched.queries.request import StepRequest
 from stretto.sched.queries.results import Completed, Delivered, Report

@@ -11,8 +11,8 @@ from support.machines import add_ready, llm_engine, llm_request, serving
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.model.errors import EngineUnavailable
 from stretto.model.tasks import Done, Piece, Started
+from stretto.sched.actions import Admit
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.least_work import LeastWork
 from stretto.sched.orders.order import Fits, Hold, Take

@@ -11,23 +11,15 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import CapacityError, EngineUnavailable, StrettoError
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Done, Failed, LLMEvent, Piece, Started, Usage
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of
+from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
 from stretto.planner.running.requests import PromptMessage
-from stretto.sched.messages import (
-    Action,
-    AddInstance,
-    Admit,
-    Cancel,
-    Event,
-    InstanceLost,
-    InstanceReady,
-    LLMReport,
-    Reply,
-    Submit,
-)
+from stretto.sched.actions import Action, Admit, Reply
+from stretto.sched.engine_events import AddInstance, InstanceLost, InstanceReady, LLMReport
+from stretto.sched.messages import Cancel, Event, Submit
 from stretto.sched.queries.one_call import OneCall
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.system import System
@@ -78,8 +70,8 @@ def actions_of(
 def test_a_call_ends_as_a_session_of_the_same_graph(
     events: list[Callable[[int], Event]], ended: str | type[StrettoError]
 ) -> None:
-    short = actions_of(CALL, inputs_of(PROMPT), events)
-    general = actions_of(GENERAL, inputs_of(PROMPT), events)
+    short = actions_of(CALL, inputs_of_call(PROMPT), events)
+    general = actions_of(GENERAL, inputs_of_call(PROMPT), events)
     assert [str(action) for action in short] == [str(action) for action in general]
     (reply,) = [action for action in short if isinstance(action, Reply)]
     if isinstance(ended, str):

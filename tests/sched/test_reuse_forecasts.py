@@ -19,9 +19,9 @@ from stretto.model.errors import EngineUnavailable
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, Done, Failed, QueryRecord
 from stretto.model.values import Segment
+from stretto.sched.actions import Retain
 from stretto.sched.llm.reuse_forecasts import ReuseForecasts
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Retain
 from stretto.sched.queries.request import StepRequest
 
 ONE_SHOT = QueryRecord(arrival_s=0.0)

@@ -11,24 +11,9 @@ from stretto.model.deployment import deploy
 from stretto.model.errors import ConfigError, NoRoom
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, QueryRecord, Usage
-from stretto.sched.messages import (
-    Action,
-    AddInstance,
-    Admit,
-    Cancel,
-    EndProgram,
-    Event,
-    Extend,
-    InstanceReady,
-    InstanceSuspected,
-    LLMReport,
-    Open,
-    Provide,
-    Reply,
-    Settled,
-    Submit,
-    Wake,
-)
+from stretto.sched.actions import Action, Admit, Reply, Settled
+from stretto.sched.engine_events import AddInstance, InstanceReady, InstanceSuspected, LLMReport
+from stretto.sched.messages import Cancel, EndProgram, Event, Extend, Open, Provide, Submit, Wake
 from stretto.sched.system import System
 from stretto.sim.agent_load import request_graph
 from stretto.sim.synthetic_output import filler

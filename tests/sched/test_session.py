@@ -15,26 +15,9 @@ from stretto.model.deployment import Deployment
 from stretto.model.errors import DeadlineExceeded, EngineFailure, InternalError, QueryCancelled, UserError
 from stretto.model.tasks import Done, QueryRecord
 from stretto.model.values import ABSENT, Failure
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    BatchDone,
-    Cancel,
-    CancelTask,
-    Close,
-    Drop,
-    Extend,
-    LLMReport,
-    Open,
-    Provide,
-    Reply,
-    Settled,
-    StartBatch,
-    Submit,
-    Unwant,
-    Wake,
-    Want,
-)
+from stretto.sched.actions import Action, Admit, CancelTask, Reply, Settled, StartBatch
+from stretto.sched.engine_events import BatchDone, LLMReport
+from stretto.sched.messages import Cancel, Close, Drop, Extend, Open, Provide, Submit, Unwant, Wake, Want
 from stretto.sched.orders.arrival import PerInvocation
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take
 from stretto.sched.queries.demand import NOBODY, Demand

@@ -9,16 +9,16 @@ import pytest
 from support.machines import llm_engine, llm_request, serving
 
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import PlacementRequest, PromptKey, Purpose
+from stretto.cluster.placement_request import PlacementRequest, PromptKey, Purpose
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES, PromptSpace, no_space, token_space
-from stretto.model.deployment import Replica
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.model.tasks import Decode, Done, Usage
 from stretto.model.values import Prompt, Segment
+from stretto.sched.actions import Admit
 from stretto.sched.llm.scheduler import LLMScheduler
 from stretto.sched.llm.shared_context import SharedContext
-from stretto.sched.messages import Admit
 from stretto.sched.queries.demand import Demand
 
 SHARED, OWN, OUTPUT = 600, 40, 40

@@ -15,8 +15,8 @@ from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineUnavailable, UserError
 from stretto.model.tasks import Piece
 from stretto.model.values import Failure
+from stretto.sched.actions import Admit
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit
 from stretto.sched.queries.results import Completed, Report
 
 GONE = UserError("its weights are gone")

@@ -10,8 +10,8 @@ from stretto.cluster.placements.table import PLACEMENTS
 from stretto.model.errors import EngineUnavailable, EngineUnreachable
 from stretto.model.tasks import Failed, Piece
 from stretto.model.values import Failure
+from stretto.sched.actions import Admit
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit
 from stretto.sched.queries.results import Completed, Report
 
 REFUSED = EngineUnavailable("refused")

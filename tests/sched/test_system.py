@@ -24,22 +24,9 @@ from stretto.model.errors import (
 )
 from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Started
 from stretto.model.values import ABSENT
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    BatchDone,
-    BatchFailed,
-    Cancel,
-    CancelTask,
-    Emit,
-    InstanceLost,
-    LLMReport,
-    Release,
-    Reply,
-    StartBatch,
-    Submit,
-    Wake,
-)
+from stretto.sched.actions import Action, Admit, CancelTask, Emit, Release, Reply, StartBatch
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceLost, LLMReport
+from stretto.sched.messages import Cancel, Submit, Wake
 
 CALL = "graph g(%q: text)\n%A = prefill([%q]) : kv @llm\n%B = decode(%A) : text @llm\nreturn %B"
 

@@ -14,24 +14,21 @@ from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineFailure, EngineUnavailable
 from stretto.model.tasks import Done, Failed, Piece
-from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import (
+from stretto.sched.actions import Admit, Reply, StartBatch
+from stretto.sched.engine_events import (
     AddInstance,
-    Admit,
     BatchDone,
     BatchFailed,
     Drain,
-    Event,
     InstanceLost,
     InstanceReady,
     InstanceStopped,
     InstanceSuspected,
     LLMReport,
-    Reply,
-    StartBatch,
     Suspended,
-    Wake,
 )
+from stretto.sched.llm.scheduler import LLMScheduler
+from stretto.sched.messages import Event, Wake
 
 
 def test_nothing_starts_by_itself_and_work_waits_for_an_instance_that_is_ready() -> None:

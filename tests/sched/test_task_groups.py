@@ -11,7 +11,9 @@ from support.machines import CheckedSystem, compiled, llm_engine
 from stretto.model.errors import EngineFailure
 from stretto.model.tasks import Done, QueryRecord, Usage
 from stretto.model.values import KV, Failure, Segment
-from stretto.sched.messages import Admit, Close, Extend, LLMReport, Open, Provide, Want
+from stretto.sched.actions import Admit
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Close, Extend, Open, Provide, Want
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.session import SessionMachine
 

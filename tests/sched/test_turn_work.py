@@ -5,7 +5,8 @@ from __future__ import annotations
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
-from stretto.sched.messages import Close, Open, Provide, Release, Reply, Settled, Wake, WakeAt, Want
+from stretto.sched.actions import Release, Reply, Settled, WakeAt
+from stretto.sched.messages import Close, Open, Provide, Wake, Want
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.results import Completed
 from stretto.sched.queries.session import SessionMachine

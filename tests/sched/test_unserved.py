@@ -13,19 +13,9 @@ from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineUnavailable
 from stretto.model.tasks import QueryRecord
 from stretto.model.values import Failure
-from stretto.sched.messages import (
-    AddInstance,
-    Admit,
-    BatchDone,
-    Drain,
-    Extend,
-    InstanceReady,
-    Open,
-    Provide,
-    Settled,
-    Submit,
-    Wake,
-)
+from stretto.sched.actions import Admit, Settled
+from stretto.sched.engine_events import AddInstance, BatchDone, Drain, InstanceReady
+from stretto.sched.messages import Extend, Open, Provide, Submit, Wake
 from stretto.sched.system import System
 
 CALL = compiled("graph g(%q: text)\n%A = prefill([%q]) : kv @llm\n%B = decode(%A) : text @llm\nreturn %B")

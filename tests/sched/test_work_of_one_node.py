@@ -10,8 +10,8 @@ from support.early_placement import SoonestStart
 from support.line_counts import num_lines
 from support.machines import llm_engine, llm_request, serving
 
+from stretto.sched.actions import CancelTask
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import CancelTask
 from stretto.sched.queries.demand import NOBODY
 from stretto.sched.queries.request import StepRequest
 

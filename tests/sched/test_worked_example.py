@@ -17,7 +17,7 @@ from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask
 from stretto.model.values import Document, Section
-from stretto.sched.messages import Admit, Reply, StartBatch
+from stretto.sched.actions import Admit, Reply, StartBatch
 from stretto.sim.driver import VirtualDriver
 from stretto.trace.recorder import Span
 

@@ -19,9 +19,10 @@ from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.engines.profiles import PROFILES
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
-from stretto.model.deployment import Deployment, Engine, RunsIn
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, RunsIn
 from stretto.schema.deployments import read_deployments, read_machine
 from stretto.schema.fields import settable
 from stretto.schema.reading import read_tables

@@ -23,7 +23,8 @@ from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import naive_rag
 from stretto.engines.catalogue import transforms_engine
 from stretto.model.deployment import deploy
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.batches.records import ENDED
 from stretto.service.config import ServiceConfig, TenantConfig

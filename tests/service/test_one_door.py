@@ -20,8 +20,9 @@ from stretto import programs as P
 from stretto.components import LLMCall
 from stretto.engines.catalogue import transforms_engine
 from stretto.router.aliases import AliasConfig
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import WaitingPicture
+from stretto.router.worker_config import WorkerConfig
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
 from stretto.service.pool.door import places_of_model, with_model

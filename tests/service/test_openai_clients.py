@@ -17,7 +17,7 @@ import pytest
 import stretto
 from benchmarks.common.mini_model import MINI
 from stretto.engines.llms import llm_engine
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of
+from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
 from stretto.planner.running.run_request import PromptMessage
 from stretto.runtime.runtime import Runtime
 
@@ -78,7 +78,7 @@ def direct(runtime: Runtime, max_tokens: int) -> str:
     """Return the runtime's own answer to the question."""
     messages = (PromptMessage("user", QUESTION),)
     graph = CallGraphs().of("llm", messages, {"max_tokens": max_tokens})
-    return str(runtime.run_sync(graph, inputs_of(messages))["answer"])
+    return str(runtime.run_sync(graph, inputs_of_call(messages))["answer"])
 
 
 def test_an_answer_is_the_runtimes_whole_and_streamed(client: Any, runtime: Runtime) -> None:

@@ -16,7 +16,8 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import DeadlineTooClose
 from stretto.model.profile import Profile
-from stretto.sched.messages import Event, Reply, Submit
+from stretto.sched.actions import Reply
+from stretto.sched.messages import Event, Submit
 from stretto.service.apps.admission import Admission, Estimate
 from stretto.sim.driver import VirtualDriver
 

@@ -22,7 +22,8 @@ from stretto.engines.openai_server.config import OpenAIServerConfig
 from stretto.model.deployment import deploy
 from stretto.model.errors import CapacityError
 from stretto.programs.function import semantic_function
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.prompt_room import ServerRoom

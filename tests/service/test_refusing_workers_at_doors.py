@@ -18,7 +18,8 @@ from support.services import served
 from stretto import Input, Template
 from stretto.components import LLMCall
 from stretto.engines.catalogue import transforms_engine
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool

@@ -12,7 +12,8 @@ from support.services import served
 from stretto import programs as P
 from stretto.cli.served_engines import with_usual_engines
 from stretto.model.tasks import Done, Usage
-from stretto.sched.messages import Event, LLMReport
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 from stretto.service.config import ServiceConfig, TenantConfig
 

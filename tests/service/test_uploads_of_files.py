@@ -18,7 +18,8 @@ from support.services import served
 from stretto.engines.catalogue import transforms_engine
 from stretto.http.refusals import Refused
 from stretto.model.errors import NotSaved
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.service.apps.multipart import BodyPart, FormReader, read_parts
 from stretto.service.batches import upload
 from stretto.service.batches.upload import Upload

@@ -12,8 +12,9 @@ from support.virtual_loop import in_virtual_time
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Replica, deploy
+from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.sim.agent_load import simulate_agents
 from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost

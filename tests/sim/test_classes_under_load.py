@@ -14,7 +14,8 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
-from stretto.sched.messages import Admit, Emit, Extend, Open, Provide, Settled, Want
+from stretto.sched.actions import Admit, Emit, Settled
+from stretto.sched.messages import Extend, Open, Provide, Want
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost

@@ -27,9 +27,10 @@ from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Deployment, Engine, Replica, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineFailure
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Decode, LLMTask
 from stretto.sched.messages import Submit
 from stretto.sim.driver import VirtualDriver

@@ -30,16 +30,9 @@ from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import BadReply, ConfigError, EngineFailure, QueryEnded
 from stretto.model.tasks import Decode, Done, LLMTask
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    BatchDone,
-    BatchFailed,
-    Event,
-    InstanceLost,
-    LLMReport,
-    StartBatch,
-)
+from stretto.sched.actions import Action, Admit, StartBatch
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceLost, LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer, StepsDone
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver

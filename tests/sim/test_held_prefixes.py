@@ -14,8 +14,8 @@ from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.model.values import Segment
+from stretto.sched.actions import Admit
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost

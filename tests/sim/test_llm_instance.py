@@ -20,7 +20,7 @@ from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask
-from stretto.sched.messages import Reprioritise
+from stretto.sched.actions import Reprioritise
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.synthetic_output import drawn_lengths, filler, filler_output

@@ -15,7 +15,7 @@ from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Objective
-from stretto.sched.messages import Admit, CancelTask
+from stretto.sched.actions import Admit, CancelTask
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost

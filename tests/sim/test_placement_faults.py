@@ -33,9 +33,9 @@ from stretto.cluster.placement import (
     Left,
     Placement,
     PlacementEvent,
-    PlacementRequest,
     Unbound,
 )
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.placements.e2 import E2
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.llm.local_scheduler import SchedulerConfig

@@ -17,9 +17,10 @@ from benchmarks.common.virtual_engines import Lengths, inputs, profiles_of, virt
 from stretto.apps import APPS
 from stretto.apps.plan_cache import PlanCache
 from stretto.graph.passes.pipeline import PASSES
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Decode, LLMTask
 from stretto.sched.messages import Event, Open, Submit
 from stretto.sched.observer import Observer

@@ -13,7 +13,9 @@ from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done
-from stretto.sched.messages import Action, Event, LLMReport, Retain
+from stretto.sched.actions import Action, Retain
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import LLMInstance, SimulatedModel

@@ -23,7 +23,8 @@ from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineFailure, QueryEnded
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask, Objective
-from stretto.sched.messages import Admit, EndProgram, Event, Reply, Submit
+from stretto.sched.actions import Admit, Reply
+from stretto.sched.messages import EndProgram, Event, Submit
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel

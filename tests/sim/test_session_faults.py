@@ -23,7 +23,8 @@ from stretto.model.errors import EngineFailure, QueryEnded
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask, Objective, QueryRecord
 from stretto.model.values import Failure
-from stretto.sched.messages import Close, Drop, Extend, Open, Provide, Reply, Settled, Unwant, Want
+from stretto.sched.actions import Reply, Settled
+from stretto.sched.messages import Close, Drop, Extend, Open, Provide, Unwant, Want
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel

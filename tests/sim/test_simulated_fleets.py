@@ -23,12 +23,15 @@ from stretto.cluster.placement import Placement, PlacementEvent
 from stretto.cluster.placements.least_seconds import LeastSeconds
 from stretto.costs.presets import load_preset
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Deployment, Engine, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineUnavailable, StrettoError
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine
 from stretto.model.tasks import Decode, LLMTask
+from stretto.sched.actions import Admit, Reprioritise, StartBatch
+from stretto.sched.engine_events import InstanceReady
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Admit, Event, InstanceReady, Reprioritise, StartBatch
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Order, OrderConfig

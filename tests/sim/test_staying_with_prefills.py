@@ -12,7 +12,7 @@ from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import deploy
 from stretto.model.profile import Profile
-from stretto.sched.messages import Admit
+from stretto.sched.actions import Admit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost

@@ -23,7 +23,7 @@ from stretto.model.errors import (
 from stretto.model.profile import Profile
 from stretto.model.tasks import LLMTask, Task
 from stretto.model.values import KV, Segment
-from stretto.sched.messages import Admit, Release, StartBatch, WakeAt
+from stretto.sched.actions import Admit, Release, StartBatch, WakeAt
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.profiled_llm import ProfiledLLM
 

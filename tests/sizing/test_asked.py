@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stretto.model.deployment import Deployment, Engine
+from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError, UserError
+from stretto.model.replica import Engine
 from stretto.sizing.asked import gpu_name, parse_load, parse_servers, read_prices
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import Objective, parse_objectives, shown_s

@@ -13,7 +13,8 @@ from stretto.sizing.first_guess import check_simulable, likely_levels
 from stretto.sizing.load import Unit
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.study import Study
-from stretto.sizing.traffic import Traffic, traffic_of
+from stretto.sizing.traffic import Traffic
+from stretto.sizing.traffic_of_trace import traffic_of
 from stretto.trace.agents.requests import AgentRequest, SizedPrompt, checked_trace
 
 (SERVER,) = parse_servers("A100", "Llama-3.1-8B-Instruct")

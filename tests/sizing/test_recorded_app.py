@@ -15,8 +15,8 @@ from stretto.sizing.asked import parse_servers
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
-from stretto.sizing.traffic import traffic_of
-from stretto.sizing.trial import Fleet, run
+from stretto.sizing.traffic_of_trace import traffic_of
+from stretto.sizing.trial import TriedFleet, run
 from stretto.trace.lines import TraceError
 from stretto.trace.run_file import RunRecorder
 
@@ -51,7 +51,7 @@ def test_queries_are_jobs_whose_calls_wait_as_they_did(tmp_path: Path) -> None:
 def test_queries_a_second_are_simulated(tmp_path: Path) -> None:
     traffic = traffic_of(read_traffic(recorded(tmp_path / "run.jsonl", 2)))
     objectives = parse_objectives("p95 job 60s")
-    fleet = Fleet(((parse_servers("A100", "Llama-2-7b-hf")[0], 1),))
+    fleet = TriedFleet(((parse_servers("A100", "Llama-2-7b-hf")[0], 1),))
     outcome = run(fleet, traffic, Load("per_s", 0.5), objectives, 0, 20)
     assert not outcome.missed(objectives)
     assert outcome.values_s[0] is not None

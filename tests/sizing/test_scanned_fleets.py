@@ -13,13 +13,14 @@ import pytest
 from stretto.costs.shape import StepShape
 from stretto.sizing.answer import answers
 from stretto.sizing.asked import parse_servers
-from stretto.sizing.fleets import place
+from stretto.sizing.fleets import place_by_price
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
-from stretto.sizing.traffic import Traffic, traffic_of
-from stretto.sizing.trial import Fleet
+from stretto.sizing.traffic import Traffic
+from stretto.sizing.traffic_of_trace import traffic_of
+from stretto.sizing.trial import TriedFleet
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,10 @@ def check_case(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool
     (*_, answer) = answers(study, kinds, wanted, prices, with_variants=False)
     counts = (one for one in itertools.product(range(MOST + 1), repeat=len(kinds)) if 1 <= sum(one) <= MOST)
     cheapest = None
-    for one in sorted(counts, key=lambda one: place(one, prices)):
-        fleet = Fleet(tuple(pair for pair in zip(kinds, one, strict=True) if pair[1]))
+    for one in sorted(counts, key=lambda one: place_by_price(one, prices)):
+        fleet = TriedFleet(tuple(pair for pair in zip(kinds, one, strict=True) if pair[1]))
         if study.serves(fleet, wanted):
-            cheapest = fleet, place(one, prices)[0]
+            cheapest = fleet, place_by_price(one, prices)[0]
             break
     assert answer.fleets.best == cheapest, f"seed {seed}"
     assert answer.fleets.is_over

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from stretto.sizing.capacity import Capacity, Levels, capacity_level, crossing
-from stretto.sizing.fleets import Counts, place, search_fleets
+from stretto.sizing.fleets import Counts, place_by_price, search_fleets
 
 
 def test_the_highest_level_that_meets_is_found_wherever_the_search_begins() -> None:
@@ -109,7 +109,7 @@ def check_fleet(draw: Random) -> None:
     assert not found.left
     assert len(asked) == len(set(asked))
     fleets = [one for one in itertools.product(range(most + 1), repeat=kinds) if 1 <= sum(one) <= most]
-    fleets.sort(key=lambda one: place(one, prices))
+    fleets.sort(key=lambda one: place_by_price(one, prices))
     assert found.best == next((one for one in fleets if serves(one)), None)
 
 

@@ -13,12 +13,12 @@ from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.processes import in_processes
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
-from stretto.sizing.traffic import traffic_of
-from stretto.sizing.trial import Fleet
+from stretto.sizing.traffic_of_trace import traffic_of
+from stretto.sizing.trial import TriedFleet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
 (SERVER,) = parse_servers("A100", "Llama-2-7b-hf")
-FLEET = Fleet(((SERVER, 1),))
+FLEET = TriedFleet(((SERVER, 1),))
 
 
 def study() -> Study:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,14 @@ from stretto.costs.shape import StepShape
 from stretto.costs.step import LLMStepCost
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile
+from stretto.sched.actions import Reply
+from stretto.sched.messages import Event, Submit
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import OutputSource, made_up_token_ids
 from stretto.sizing.answer import Answer, answers
 from stretto.sizing.asked import parse_servers
 from stretto.sizing.capacity import crossing
+from stretto.sizing.job_load import JobLoad
 from stretto.sizing.load import Load
 from stretto.sizing.objectives import parse_objectives
 from stretto.sizing.page import answer_page
@@ -25,8 +29,9 @@ from stretto.sizing.report import as_data, check_possible, sentence, tried
 from stretto.sizing.servers import Server
 from stretto.sizing.sources import read_traffic
 from stretto.sizing.study import Study
-from stretto.sizing.traffic import Traffic, traffic_of
-from stretto.sizing.trial import Fleet, Outcome, run
+from stretto.sizing.traffic import Traffic
+from stretto.sizing.traffic_of_trace import traffic_of
+from stretto.sizing.trial import TrialOutcome, TriedFleet, run
 from stretto.sizing.variants import variants_of
 from stretto.trace.agents.requests import AgentRequest, SizedPrompt, checked_trace
 from stretto.trace.lines import TraceError
@@ -101,7 +106,7 @@ def test_jobs_that_fit_no_model_are_left_out(tmp_path: Path, traffic: Traffic) -
 @pytest.mark.long
 def test_equal_seeds_give_equal_runs_and_more_sessions_wait_longer(traffic: Traffic) -> None:
     objectives = parse_objectives("p95 first_token 10s, p50 per_token 1s, p90 job 100s")
-    fleet = Fleet(((SERVER, 1),))
+    fleet = TriedFleet(((SERVER, 1),))
     few, again, other = (run(fleet, traffic, Load("sessions", 4), objectives, seed, 60) for seed in (1, 1, 2))
     many = run(fleet, traffic, Load("sessions", 40), objectives, 1, 60)
     assert few == again != other
@@ -119,10 +124,39 @@ def test_the_time_before_what_is_measured_does_not_shrink_with_the_load(traffic:
     assert many.end_s - many.warm_s >= 20
 
 
+class ListedClock:
+    """A driver that notes what a load plans."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.planned: list[tuple[float, Callable[[], Sequence[Event]]]] = []
+
+    def at(self, at_s: float, happen: Callable[[], Sequence[Event]]) -> None:
+        self.planned.append((at_s, happen))
+
+
+def test_a_request_that_waits_for_another_misses_the_step_that_begins_at_its_end(tmp_path: Path) -> None:
+    lines = [line for number in range(2) for line in turns(number, delay=0)]
+    traffic = traffic_of(read_traffic(written(tmp_path / "t.jsonl", lines)))
+    load, clock = Load("per_s", 0.1), ListedClock()
+    jobs = JobLoad(traffic, load, SLO, load.window(traffic, SLO, 4), 0)
+    jobs.attach(clock)
+    arrives_s, arrive = clock.planned[-1]
+    clock.now_s = arrives_s
+    (submitted,) = arrive()
+    assert isinstance(submitted, Submit)
+    clock.planned.clear()
+    clock.now_s = arrives_s + 3
+    jobs.on_reply(Reply(submitted.query, {}))
+    (next_s,) = (at_s for at_s, _ in clock.planned)
+    assert next_s == pytest.approx(arrives_s + 3.005)
+
+
 def test_a_rate_lets_jobs_arrive(traffic: Traffic) -> None:
     objectives = parse_objectives("p95 first_token 1s, p95 job 40s")
     outcomes = [
-        run(Fleet(((SERVER, 1),)), traffic, Load("per_s", rate), objectives, 0, 60) for rate in (0.2, 20.0)
+        run(TriedFleet(((SERVER, 1),)), traffic, Load("per_s", rate), objectives, 0, 60)
+        for rate in (0.2, 20.0)
     ]
     assert not outcomes[0].missed(objectives)
     assert outcomes[1].missed(objectives)
@@ -132,7 +166,7 @@ def test_a_server_on_which_nothing_begins_serves_nothing(traffic: Traffic) -> No
     """All sessions wait for the first ones, so that none begins in the measured time."""
     stuck = replace(SERVER, kv_tokens=2500, cost=ProfileCost(Profile(50.0, 0.1, 1, per_output_s=50.0)))
     objectives = parse_objectives("mean job 100s, p95 first_token 20s")
-    outcome = run(Fleet(((stuck, 1),)), traffic, Load("sessions", 30), objectives, 0, 40)
+    outcome = run(TriedFleet(((stuck, 1),)), traffic, Load("sessions", 30), objectives, 0, 40)
     assert [one.time for one, _ in outcome.missed(objectives)] == ["job", "first_token"]
 
 
@@ -162,7 +196,7 @@ def test_the_answer_is_what_runs_at_and_above_the_capacity_say(traffic: Traffic)
     assert best is not None
     assert best.price == 2.0 * best.fleet.num_servers
     assert study.serves(best.fleet, Load("sessions", 35))
-    assert not study.serves(Fleet(((SERVER, best.fleet.num_servers - 1),)), Load("sessions", 35))
+    assert not study.serves(TriedFleet(((SERVER, best.fleet.num_servers - 1),)), Load("sessions", 35))
     assert best.capacity.low >= 34
     data = as_data(study, answer, [SERVER], is_whole=True)
     assert data["answer"] == sentence(answer)
@@ -186,19 +220,21 @@ def test_an_objective_that_no_fleet_meets_is_named_with_what_is_missing(traffic:
 
 
 def test_changes_of_a_fleet_say_what_cannot_be_known() -> None:
-    alone, two = (list(variants_of(Fleet(((SERVER, number),)))) for number in (1, 2))
+    alone, two = (list(variants_of(TriedFleet(((SERVER, number),)))) for number in (1, 2))
     assert len(two) == len(alone) + 1
-    assert alone[0].fleet == Fleet(((SERVER, 2),))
-    (single,) = (one for one in variants_of(Fleet(((SERVER, 1),)), has_sessions=False) if one.fleet is None)
+    assert alone[0].fleet == TriedFleet(((SERVER, 2),))
+    (single,) = (
+        one for one in variants_of(TriedFleet(((SERVER, 1),)), has_sessions=False) if one.fleet is None
+    )
     assert single.reason == "nothing is held: each job has one request"
-    opaque = Fleet(((replace(SERVER, cost=ProfileCost(Profile(1.0))), 1),))
+    opaque = TriedFleet(((replace(SERVER, cost=ProfileCost(Profile(1.0))), 1),))
     (unknown,) = (one for one in variants_of(opaque) if one.fleet is None)
     assert unknown.name == "weights in 8 bits"
     assert "no part for reading weights" in unknown.reason
 
 
 def test_kv_in_host_memory_is_loaded_instead_of_computed() -> None:
-    offloading = list(variants_of(Fleet(((SERVER, 1),))))[-1]
+    offloading = list(variants_of(TriedFleet(((SERVER, 1),))))[-1]
     assert offloading.fleet is not None
     ((server, _),) = offloading.fleet.servers
     assert server.host_kv_tokens * SERVER.model.kv_bytes_per_token == pytest.approx(100 * 2**30, rel=0.001)
@@ -208,7 +244,7 @@ def test_kv_in_host_memory_is_loaded_instead_of_computed() -> None:
 def test_light_weights_are_read_in_half_of_the_time_and_leave_room_for_kv() -> None:
     (light,) = (
         one.fleet.servers[0][0]
-        for one in variants_of(Fleet(((SERVER, 1),)))
+        for one in variants_of(TriedFleet(((SERVER, 1),)))
         if one.fleet is not None and one.name == "weights in 8 bits"
     )
     assert isinstance(SERVER.cost, LLMStepCost)
@@ -243,9 +279,9 @@ def test_the_answer_so_far_is_there_at_any_time(traffic: Traffic) -> None:
 
 def test_a_search_that_ends_early_tells_what_it_has_tried(traffic: Traffic) -> None:
     study = Study(traffic, parse_objectives("p95 first_token 2s"), "per_s", draws=1, num_samples=40)
-    fleet = Fleet(((SERVER, 1),))
+    fleet = TriedFleet(((SERVER, 1),))
     for amount, value_s in ((20.0, 0.5), (40.0, 1.5), (50.0, 2.5), (80.0, 9.0)):
-        study.outcomes[fleet, Load("per_s", amount), 0] = Outcome((value_s,), False, 0.5, 40)
+        study.outcomes[fleet, Load("per_s", amount), 0] = TrialOutcome((value_s,), False, 0.5, 40)
     (line,) = tried(study)
     assert line == "1 × A100-80G, so far: at 40 a second within the objectives, at 50 a second beyond them"
     page = answer_page(study, Answer(study.objectives), [SERVER])
@@ -291,7 +327,7 @@ def test_nothing_is_held_between_jobs_of_one_request() -> None:
     )
     alone = traffic_of(checked_trace(Path("made up"), requests))
     for number in (1, 2):
-        fleet = Fleet(((SERVER, number),))
+        fleet = TriedFleet(((SERVER, number),))
         held, free = (
             run(replace(fleet, holds_programs=holds), alone, Load("per_s", 7 * number), SLO, 0, 300)
             for holds in (True, False)
@@ -305,9 +341,9 @@ def test_what_saves_time_changes_no_result(traffic: Traffic, monkeypatch: pytest
 
     def first_token_s(slo: str) -> float | None:
         load = Load("sessions", 30)
-        return run(Fleet(((SERVER, 1),)), traffic, load, parse_objectives(slo), 3, 100, cuts=False).values_s[
-            0
-        ]
+        return run(
+            TriedFleet(((SERVER, 1),)), traffic, load, parse_objectives(slo), 3, 100, cuts=False
+        ).values_s[0]
 
     quick = first_token_s("p95 first_token 2s")
     assert quick

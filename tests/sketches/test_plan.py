@@ -23,11 +23,14 @@ from stretto import Runtime
 from stretto.cluster.machine import Machine, check_free
 from stretto.cluster.messages import DrainHow, InstanceId, StartInstance
 from stretto.llm.local_scheduler import SchedulerConfig
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Decode, Done, LLMEvent, LLMTask, Piece, Started
-from stretto.sched import messages
-from stretto.sched.messages import Action, Admit, Event, InstanceReady, InstanceStopped, Reply
+from stretto.sched import engine_events
+from stretto.sched.actions import Action, Admit, Reply
+from stretto.sched.engine_events import InstanceReady, InstanceStopped
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 from stretto.sched.system import System
 from stretto.sim.driver import VirtualDriver
@@ -176,7 +179,7 @@ class Simulated:
         self.driver.add(engine, replica, self.driver.now_s)
 
     def drain(self, engine: str, instance: InstanceId, how: DrainHow) -> None:
-        self.driver.send(messages.Drain(engine, instance, how), self.driver.now_s)
+        self.driver.send(engine_events.Drain(engine, instance, how), self.driver.now_s)
 
     def at(self, time_s: float, call: Callable[[], None]) -> None:
         def happen() -> Sequence[Event]:

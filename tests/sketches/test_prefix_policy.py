@@ -39,14 +39,14 @@ from stretto.cluster.placement import (
     Left,
     Placement,
     PlacementEvent,
-    PlacementRequest,
     Unbound,
 )
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prompt_keys import BYTES
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile
-from stretto.sched.messages import Action, Admit, Reply
+from stretto.sched.actions import Action, Admit, Reply
 from stretto.sched.observer import Observer
 from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver

@@ -23,7 +23,8 @@ from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineFailure
 from stretto.model.profile import Profile
 from stretto.model.tasks import LLMEvent, LLMTask, Started
-from stretto.sched.messages import Close, Extend, Open, Provide, Reprioritise, Settled, Unwant, Want
+from stretto.sched.actions import Reprioritise, Settled
+from stretto.sched.messages import Close, Extend, Open, Provide, Unwant, Want
 from stretto.sim.driver import VirtualDriver
 
 PROFILE = Profile(base_s=1.0, per_output_s=0.1)

@@ -8,7 +8,8 @@ from typing import Any
 import httptools
 import msgspec
 
-from stretto.http.connection import Application, ClientConnection
+from stretto.http.connection import ClientConnection
+from stretto.http.served import HttpApplication
 
 
 class _Transport(asyncio.Transport):
@@ -35,7 +36,7 @@ class _Transport(asyncio.Transport):
     def close(self) -> None: ...
 
 
-async def ask_directly(app: Application, method: str, path: str) -> tuple[int, Any]:
+async def ask_directly(app: HttpApplication, method: str, path: str) -> tuple[int, Any]:
     """Send a request without a body; return the status and the JSON of the answer."""
     connection = ClientConnection(app, set())
     connection.connection_made(transport := _Transport())

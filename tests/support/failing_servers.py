@@ -7,16 +7,9 @@ from dataclasses import dataclass, field
 
 from stretto.cluster.messages import StopInstance
 from stretto.model.tasks import Done, Failed
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    Event,
-    InstanceLost,
-    InstanceReady,
-    InstanceSuspected,
-    LLMReport,
-    Reply,
-)
+from stretto.sched.actions import Action, Admit, Reply
+from stretto.sched.engine_events import InstanceLost, InstanceReady, InstanceSuspected, LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 

@@ -8,14 +8,8 @@ from dataclasses import dataclass, field
 
 from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable
 from stretto.model.tasks import Done
-from stretto.sched.messages import (
-    BatchDone,
-    BatchFailed,
-    Event,
-    InstanceReady,
-    InstanceSuspected,
-    LLMReport,
-)
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceReady, InstanceSuspected, LLMReport
+from stretto.sched.messages import Event
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.instances import InstanceKey
 from stretto.sim.no_faults import NoFaults

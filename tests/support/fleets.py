@@ -6,24 +6,19 @@ from collections import Counter
 
 from stretto.cluster.messages import StartInstance, StopInstance
 from stretto.model.tasks import Done, Failed
-from stretto.sched.messages import (
-    Action,
-    Admit,
+from stretto.sched.actions import Action, Admit, CancelTask, Reply, StartBatch
+from stretto.sched.engine_events import (
     BatchDone,
     BatchFailed,
-    CancelTask,
     Drain,
-    Event,
     InstanceLost,
     InstanceReady,
     InstanceStopped,
     InstanceSuspected,
     LLMReport,
-    Reply,
-    StartBatch,
-    Submit,
     Suspended,
 )
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer
 
 Key = tuple[str, int]

@@ -26,7 +26,8 @@ from typing import Any
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.serve import EmulatedServers
 from stretto.emulate.wanted import WantedFleet, WantedServer
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.runtime.journal.lines import parse_entry
 from stretto.service.config import ServiceConfig
 from stretto.service.pool.pool import WorkerPool

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common.mini_model import MINI
 from stretto.engines.llms import llm_replica
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.request_store import stored

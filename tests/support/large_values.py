@@ -15,7 +15,8 @@ import numpy as np
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
-from stretto.model.deployment import Deployment, RunsIn, deploy
+from stretto.model.deployment import Deployment, deploy
+from stretto.model.replica import RunsIn
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Hit, as_text
 from support.runtime_engines import graph

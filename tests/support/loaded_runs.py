@@ -25,8 +25,9 @@ from stretto.costs.shape import StepShape
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.graph.op_table import OPS
 from stretto.llm.scheduler_config import SchedulerConfig
-from stretto.model.deployment import Deployment, Engine, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine
 from stretto.model.tasks import Decode, LLMTask
 from stretto.model.values import Document, Section
 from stretto.runtime.conditions import idle_conditions

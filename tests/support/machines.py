@@ -14,14 +14,17 @@ from stretto.cluster.messages import StartInstance
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph, Node
 from stretto.graph.text import parse_graph
-from stretto.model.deployment import Deployment, Replica, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import StrettoError
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.model.tasks import Decode
 from stretto.model.values import Segment
+from stretto.sched.actions import Action, Reply, WakeAt
+from stretto.sched.engine_events import AddInstance, InstanceReady
 from stretto.sched.engines.batch_scheduler import BatchScheduler
 from stretto.sched.llm.scheduler import LLMScheduler
-from stretto.sched.messages import Action, AddInstance, Event, InstanceReady, Reply, WakeAt
+from stretto.sched.messages import Event
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import StepRequest
 from stretto.sched.queries.results import Report

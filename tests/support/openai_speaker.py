@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from stretto.wire import metric_table as table
-from stretto.wire import metrics, paths
+from stretto.wire import engine_metrics, metrics, paths
 from stretto.wire.errors import RequestRefused, prompt_too_long, too_many_tokens_asked, unknown_model
 from stretto.wire.metrics import Family, Histogram
 from stretto.wire.models import ModelCard, models_json, tokenize_json
@@ -85,9 +84,9 @@ class Speaker:
 
     def _metrics(self) -> str:
         values: dict[Family, float] = {
-            table.VLLM_NUM_RUNNING: self.stub.num_running,
-            table.VLLM_PROMPT_TOKENS: self._num_prompt_tokens,
-            table.VLLM_OUTPUT_TOKENS: self.stub.num_output_tokens,
+            engine_metrics.VLLM_NUM_RUNNING: self.stub.num_running,
+            engine_metrics.VLLM_PROMPT_TOKENS: self._num_prompt_tokens,
+            engine_metrics.VLLM_OUTPUT_TOKENS: self.stub.num_output_tokens,
         }
 
         def labels(family: Family) -> tuple[str, ...]:
@@ -96,11 +95,11 @@ class Speaker:
         return metrics.render(
             (
                 family,
-                Histogram(table.REQUEST_BOUNDS_S).samples(family, *labels(family))
+                Histogram(engine_metrics.REQUEST_BOUNDS_S).samples(family, *labels(family))
                 if family.kind == "histogram"
                 else [family.sample(values.get(family, 0.0), *labels(family))],
             )
-            for family in table.VLLM
+            for family in engine_metrics.VLLM
         )
 
 

@@ -17,7 +17,8 @@ from stretto.model.errors import (
     EngineUnavailable,
     EngineUnreachable,
 )
-from stretto.sched.messages import Event, InstanceReady, InstanceSuspected
+from stretto.sched.engine_events import InstanceReady, InstanceSuspected
+from stretto.sched.messages import Event
 from stretto.sim.instances import InstanceKey, SimulatedInstances
 from stretto.sim.virtual_time import VirtualTime
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 
 
 def nothing(config: object) -> object:

@@ -15,8 +15,9 @@ import httpx
 import uvloop
 
 from stretto.model.profile import UNKNOWN_LLM
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.serve import RunningRouter
+from stretto.router.worker_config import WorkerConfig
 from stretto.wire.metrics import read_samples
 
 EVENTS = [b'data: {"id":"x","choices":[{"index":0,"text":"%d"}]}\n\n' % i for i in range(5)]

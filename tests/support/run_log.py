@@ -8,19 +8,9 @@ from hashlib import blake2b
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.model.tasks import Done, Failed, Piece
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    BatchDone,
-    BatchFailed,
-    Emit,
-    Event,
-    InstanceLost,
-    LLMReport,
-    Reply,
-    StartBatch,
-    Submit,
-)
+from stretto.sched.actions import Action, Admit, Emit, Reply, StartBatch
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceLost, LLMReport
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer, StepsDone
 
 

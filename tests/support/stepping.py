@@ -6,19 +6,9 @@ from collections.abc import Sequence
 
 from stretto.engines.contract import SteppedLLM
 from stretto.model.deployment import Deployment
-from stretto.sched.messages import (
-    Action,
-    AddInstance,
-    Admit,
-    CancelTask,
-    Event,
-    InstanceReady,
-    LLMReport,
-    Release,
-    Reply,
-    Reprioritise,
-    Submit,
-)
+from stretto.sched.actions import Action, Admit, CancelTask, Release, Reply, Reprioritise
+from stretto.sched.engine_events import AddInstance, InstanceReady, LLMReport
+from stretto.sched.messages import Event, Submit
 from stretto.sched.system import System
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from stretto.model.errors import StrettoError
 from stretto.model.values import KV, Segment
-from stretto.sched.messages import Action, Admit, StartBatch, Submit
+from stretto.sched.actions import Action, Admit, StartBatch
+from stretto.sched.messages import Submit
 from support.machines import CheckedSystem, compiled
 
 KV_HELLO = KV((Segment("Say hello"),))

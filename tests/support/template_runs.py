@@ -13,7 +13,7 @@ from stretto.engines.scripted.engine import AnswerFunction, ScriptedLLM
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode, LLMTask
-from stretto.sched.messages import Emit
+from stretto.sched.actions import Emit
 from stretto.sched.vocabulary import Vocabulary
 from stretto.sim.driver import VirtualDriver
 

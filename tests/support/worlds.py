@@ -15,7 +15,7 @@ from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineUnavailable
 from stretto.model.profile import Profile
 from stretto.model.tasks import LLMTask, Task
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.sched.orders import ORDERS
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.profiled_llm import ProfiledLLM

@@ -16,17 +16,9 @@ from stretto.model.deployment import deploy
 from stretto.model.errors import ConfigError, EngineFailure
 from stretto.model.tasks import LLMTask
 from stretto.model.values import Segment
-from stretto.sched.messages import (
-    Admit,
-    BatchDone,
-    BatchFailed,
-    InstanceLost,
-    InstanceStopped,
-    Reply,
-    StartBatch,
-    Submit,
-    Suspended,
-)
+from stretto.sched.actions import Admit, Reply, StartBatch
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceLost, InstanceStopped, Suspended
+from stretto.sched.messages import Submit
 from stretto.sim.driver import VirtualDriver
 from stretto.trace.recorder import MAX_SPANS, Recorder
 from stretto.trace.run_file import RunRecorder

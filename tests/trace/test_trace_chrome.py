@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from recorded import driver
 
-from stretto.sched.messages import Admit, StartBatch
+from stretto.sched.actions import Admit, StartBatch
 from stretto.trace.chrome import chrome_trace
 from stretto.trace.recorder import Recorder
 

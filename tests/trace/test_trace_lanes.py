@@ -10,7 +10,8 @@ from recorded import driver
 
 from stretto.cluster.messages import StopInstance
 from stretto.model.tasks import Decode, LLMTask, Started
-from stretto.sched.messages import Admit, CancelTask, LLMReport, StartBatch
+from stretto.sched.actions import Admit, CancelTask, StartBatch
+from stretto.sched.engine_events import LLMReport
 from stretto.trace.lanes import covered, horizon_s, lanes, pack_rows, running_s
 from stretto.trace.recorder import Recorder
 

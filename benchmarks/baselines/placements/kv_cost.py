@@ -7,7 +7,7 @@ weight 1. Differs: no random choice among near scores (temperature 0).
 from __future__ import annotations
 
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.scored_placement import ScoredPlacement
 
 _BLOCK_TOKENS = 16

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from benchmarks.baselines.placements.kv_cost import missing_tokens
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 
 

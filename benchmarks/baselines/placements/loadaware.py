@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 
 _BETA = 1.0

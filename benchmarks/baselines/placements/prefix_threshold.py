@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.scored_placement import ScoredPlacement, num_requests
 
 _LEAST_SHARE = 0.3

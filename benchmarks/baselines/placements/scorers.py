@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Left, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 

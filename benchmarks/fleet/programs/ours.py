@@ -17,8 +17,9 @@ from stretto.engines.batch.server.embedding import EmbeddingServer
 from stretto.engines.batch.server.reranking import RerankingServer
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.model.deployment import Deployment, Engine, Replica, deploy
+from stretto.model.deployment import Deployment, deploy
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, Replica
 from stretto.runtime.runtime import Runtime
 
 _MAX_QUERIES = 100_000

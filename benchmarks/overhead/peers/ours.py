@@ -14,7 +14,8 @@ from stretto.apps.components.component import Component, Input, Source
 from stretto.apps.template import Template
 from stretto.graph.graph import Ref
 from stretto.graph.ops import Port
-from stretto.model.deployment import RunsIn, deploy
+from stretto.model.deployment import deploy
+from stretto.model.replica import RunsIn
 from stretto.model.tasks import Task
 from stretto.runtime.runtime import Runtime
 from stretto.sched.observer import Observer

@@ -27,7 +27,8 @@ from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Session
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Goal, Row, Value
-from stretto.sched.messages import Reply, Submit
+from stretto.sched.actions import Reply
+from stretto.sched.messages import Submit
 
 BY_HAND, LIBRARY, VIRTUAL = "by hand", "library", "library, virtual time"
 ARMS = (BY_HAND, LIBRARY, VIRTUAL)

@@ -13,11 +13,14 @@ from benchmarks.programs.simulated import JudgedServers
 from benchmarks.programs.work import MixedProgram, MixedQuery
 from stretto.engines.llms import llm_deployment
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.profile import Profile
+from stretto.model.replica import Replica
 from stretto.model.tasks import Done, Task
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, Admit, Event, LLMReport, Submit
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event, Submit
 from stretto.sched.observer import Observer
 from stretto.sizing.servers import llm_profile
 

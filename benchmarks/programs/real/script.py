@@ -12,7 +12,9 @@ from hashlib import blake2b
 
 from stretto.emulate.scripted_replies import ScriptedReply
 from stretto.model.tasks import Done
-from stretto.sched.messages import Action, Admit, Event, LLMReport, Reply
+from stretto.sched.actions import Action, Admit, Reply
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 

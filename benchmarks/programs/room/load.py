@@ -10,7 +10,9 @@ from typing import Protocol
 
 from benchmarks.programs.room.sessions import Opened, Session, drawn, thinking
 from stretto.model.tasks import Done, Usage
-from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, LLMReport, Reply, Submit
+from stretto.sched.actions import Action, Admit, Emit, Reply
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import EndProgram, Event, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
 from stretto.sim.synthetic_output import filler

@@ -14,10 +14,11 @@ from benchmarks.programs.room.sessions import Session
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import Deployment
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, Reply, Submit
+from stretto.sched.actions import Action, Admit, Emit, Reply
+from stretto.sched.messages import EndProgram, Event, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
-from stretto.sizing.load import JobLoad
+from stretto.sizing.job_load import JobLoad
 from stretto.sizing.measured import Enough
 
 Loads = TypeVar("Loads", bound=Agents | JobLoad)

@@ -16,7 +16,7 @@ from benchmarks.common.fake_engines import FakeLLM
 from benchmarks.programs.room.load import MOST_OUTPUT, Agents, Load, Measured
 from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Session
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.placements.table import PLACEMENTS
 from stretto.cluster.prompt_keys import BYTES
 from stretto.graph.execution_graph import ExecutionGraph
@@ -24,7 +24,7 @@ from stretto.model.deployment import Deployment, deploy
 from stretto.model.tasks import Done, Usage
 from stretto.model.values import Segment
 from stretto.router.announcing.wire import write_message
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.messages import (
     BY_CLIENT,
     NamedProgram,
@@ -35,7 +35,10 @@ from stretto.router.messages import (
     WorkerUsage,
 )
 from stretto.router.router_state import RouterState
-from stretto.sched.messages import Action, Admit, Emit, EndProgram, Event, LLMReport, Reply, Submit
+from stretto.router.worker_config import WorkerConfig
+from stretto.sched.actions import Action, Admit, Emit, Reply
+from stretto.sched.engine_events import LLMReport
+from stretto.sched.messages import EndProgram, Event, Submit
 from stretto.sched.observer import Observer
 from stretto.sim.agent_load import request_graph
 from stretto.sim.driver import VirtualDriver

@@ -23,16 +23,8 @@ from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.key_portion import KeyPortion, key_portion
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import (
-    Bound,
-    Choice,
-    Dispatched,
-    Emptied,
-    Left,
-    PlacementEvent,
-    PlacementRequest,
-    Unbound,
-)
+from stretto.cluster.placement import Bound, Choice, Dispatched, Emptied, Left, PlacementEvent, Unbound
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.scored_placement import ScoredPlacement
 from stretto.model.record import record

@@ -19,15 +19,8 @@ from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
 from stretto.cluster.loading import loading_shares
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import (
-    Choice,
-    Emptied,
-    KeyUse,
-    Left,
-    Placement,
-    PlacementEvent,
-    PlacementRequest,
-)
+from stretto.cluster.placement import Choice, Emptied, KeyUse, Left, Placement, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 
 _MAX_HOLDERS = 8
 """Number of holders of a prefix to compare for each space, besides the least loaded instances."""

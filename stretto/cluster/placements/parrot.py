@@ -28,13 +28,8 @@ from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import (
-    Choice,
-    KeyUse,
-    Placement,
-    PlacementEvent,
-    PlacementRequest,
-)
+from stretto.cluster.placement import Choice, KeyUse, Placement, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_index import PrefixIndex
 
 

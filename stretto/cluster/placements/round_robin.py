@@ -7,7 +7,8 @@ from itertools import count
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.load_order import Load
-from stretto.cluster.placement import Choice, Dispatched, Left, Placement, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Choice, Dispatched, Left, Placement, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 
 
 class RoundRobin(Placement):

@@ -42,7 +42,8 @@ from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent, PlacementRequest
+from stretto.cluster.placement import Binds, Emptied, Joined, Left, PlacementEvent
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.renewal import renewal_speeds
 from stretto.cluster.scored_placement import ScoredPlacement
@@ -233,7 +234,7 @@ class Stretto(ScoredPlacement):
 
     def observe(self, event: PlacementEvent) -> None:
         """Update the index, the rates, and where classes and groups run."""
-        self._classes.observe(event)
+        self._classes.loads.observe(event)
         self._together.observe(event)
         super().observe(event)
 

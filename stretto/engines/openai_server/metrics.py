@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.model.errors import BadReply
-from stretto.wire import metric_table as table
+from stretto.wire import engine_metrics
 from stretto.wire.metrics import read_samples
 
-_RUNNING = (table.VLLM_NUM_RUNNING.name, table.SGLANG_NUM_RUNNING.name)
-_WAITING = (table.VLLM_NUM_WAITING.name, table.SGLANG_NUM_WAITING.name)
+_RUNNING = (engine_metrics.VLLM_NUM_RUNNING.name, engine_metrics.SGLANG_NUM_RUNNING.name)
+_WAITING = (engine_metrics.VLLM_NUM_WAITING.name, engine_metrics.SGLANG_NUM_WAITING.name)
 
 _BLOCK_TOKENS = 16  # vLLM's default
 
@@ -59,13 +59,13 @@ def read_cache_config(metrics: str) -> CacheConfig:
 
     SGLang tells the number of tokens, in one sample for each rank, which have equal shares of every sequence.
     """
-    for sample in read_samples(metrics, (table.VLLM_CACHE_CONFIG.name,)):
+    for sample in read_samples(metrics, (engine_metrics.VLLM_CACHE_CONFIG.name,)):
         return CacheConfig(
             _count(sample.labels.get("block_size")) or _BLOCK_TOKENS,
             _count(sample.labels.get("num_gpu_blocks")),
             {"True": True, "False": False}.get(sample.labels.get("enable_prefix_caching", "")),
         )
-    for sample in read_samples(metrics, (table.SGLANG_KV_TOKENS.name,)):
+    for sample in read_samples(metrics, (engine_metrics.SGLANG_KV_TOKENS.name,)):
         if 0 < sample.value < 1e15:
             return CacheConfig(num_blocks=int(sample.value) // _BLOCK_TOKENS)
     return CacheConfig()

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stretto.engines.openai_server.config import NO_LIMIT
-from stretto.model.deployment import Replica
 from stretto.model.devices import cores_of
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 from stretto.wire.paths import ApiChoice
 
 

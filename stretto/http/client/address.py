@@ -23,7 +23,7 @@ class Address:
     path: str = ""
 
 
-def check_port(port: int) -> None:
+def check_port_number(port: int) -> None:
     """Check that a port can be listened at; 0 stands for any. Raises ConfigError."""
     if not 0 <= port < 65536:
         raise ConfigError(f"port is {port}; it must be from 0 to 65535")

@@ -46,7 +46,7 @@ def node_name(place: Place) -> str:
     return place[0] if not place[1] else f"{place[0]}{_MARK}{place[1] + 1}"
 
 
-def place_of(name: str) -> Place:
+def step_of_node(name: str) -> Place:
     """Return the step that a node of this name is."""
     step, mark, number = name.rpartition(_MARK)
     return (step, int(number) - 1) if mark and number.isdecimal() else (name, 0)
@@ -54,7 +54,7 @@ def place_of(name: str) -> Place:
 
 def in_short(names: Sequence[str]) -> str:
     """Return names of nodes as words, with how many nodes a step is, if there are several."""
-    steps = Counter(place_of(name)[0] for name in names)
+    steps = Counter(step_of_node(name)[0] for name in names)
     return ", ".join(step if num == 1 else f"{step} ×{num}" for step, num in steps.items())
 
 

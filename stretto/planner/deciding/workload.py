@@ -20,7 +20,7 @@ from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import AppRequest, ModelNode
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import DecidingApp
-from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, node_name, place_of
+from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, node_name, step_of_node
 from stretto.planner.deciding.query_calls import Place, QueryCall
 from stretto.planner.drawn_calls import DrawnCalls, NodeCalls
 from stretto.planner.feed import Feed
@@ -136,6 +136,7 @@ class DrawnWorkload:
                     f"request {request.id!r} makes more than {_MOST_CALLS} calls with drawn answers: the "
                     f"loop around step {call.place[0]!r} has no end"
                 )
+            source.check_waited(query.waited)
             name = call.place[0]
             step = self._step(call)
             if known:
@@ -203,7 +204,7 @@ class DrawnWorkload:
 
     def _drawn(self, draw: Mapping[Place, _Drawn]) -> dict[str, DrawnCalls]:
         found: dict[str, DrawnCalls] = {}
-        places = {node.name: place_of(node.name) for node in self.app.nodes}
+        places = {node.name: step_of_node(node.name) for node in self.app.nodes}
         running = {name: list(self._answers.running.get(name, ())) for name in self._of_name}
         for node in self.app.nodes:
             place = places[node.name]

@@ -7,16 +7,9 @@ from collections import Counter, defaultdict
 from stretto.cluster.messages import InstanceId, StopInstance
 from stretto.model.tasks import Done, Failed, Started
 from stretto.planner.running.call_graphs import node_of_step
-from stretto.sched.messages import (
-    Action,
-    Admit,
-    CancelTask,
-    Event,
-    InstanceLost,
-    InstanceStopped,
-    LLMReport,
-    Suspended,
-)
+from stretto.sched.actions import Action, Admit, CancelTask
+from stretto.sched.engine_events import InstanceLost, InstanceStopped, LLMReport, Suspended
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 

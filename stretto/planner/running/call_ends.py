@@ -11,7 +11,7 @@ from stretto.planner.running.book import Book
 from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall, Progress
 from stretto.planner.running.saved_calls import entry_of
 from stretto.runtime.journal.committer import Committer
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 
 
 def result_of(reply: Reply) -> CallAnswer | StrettoError:

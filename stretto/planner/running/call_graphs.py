@@ -41,7 +41,7 @@ class CallGraphs:
         return self._known[key]
 
 
-def inputs_of(messages: Sequence[PromptMessage]) -> dict[str, object]:
+def inputs_of_call(messages: Sequence[PromptMessage]) -> dict[str, object]:
     """Return the inputs of the graph of a call with these messages."""
     return {
         f"message{at}": message.text if message.tools is None else message.tools

@@ -15,7 +15,7 @@ from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import CallEnds, result_of
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of
+from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
 from stretto.planner.running.call_queue import CallQueue
 from stretto.planner.running.fleet_watch import FleetWatch
 from stretto.planner.running.plan_executor import (
@@ -34,7 +34,7 @@ from stretto.planner.running.replicas import MakeReplica, engine_of_model
 from stretto.planner.running.sent_lines import AskLines
 from stretto.runtime.journal.committer import Committer
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.sched.observer import Observer
 
 _WINDOW = 4608
@@ -239,7 +239,7 @@ class _Driver:
         def on_reply(reply: Reply) -> None:
             self._on_end(model, call, result_of(reply))
 
-        return self._runtime.start(graph, inputs_of(asked.prompt), on_reply, passes="none")
+        return self._runtime.start(graph, inputs_of_call(asked.prompt), on_reply, passes="none")
 
     def _on_end(self, model: str, call: PlannedCall, result: CallAnswer | StrettoError) -> None:
         """Note the end of a call. What is raised ends the run, and not the runtime, which calls this."""

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.planner.running.plan_executor import PlacedReplica
 from stretto.planner.running.replicas import MakeReplica
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, Drain, Event, InstanceLost, InstanceReady, InstanceStopped
+from stretto.sched.actions import Action
+from stretto.sched.engine_events import Drain, InstanceLost, InstanceReady, InstanceStopped
+from stretto.sched.messages import Event
 from stretto.sched.observer import Observer
 
 

@@ -12,13 +12,13 @@ from functools import partial
 from stretto.model.errors import StrettoError
 from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import result_of
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of
+from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.run import RunOutcome
 from stretto.planner.running.sent_lines import AskLines
 from stretto.planner.running.unplanned_run import OfflineJob, answer_all
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 
 _WINDOW = 512
 """Most calls that the runtime has at once, more than a few instances run."""
@@ -73,5 +73,5 @@ class _RuntimeCalls:
             ended(result_of(reply))
 
         return self._runtime.start(
-            graph, inputs_of(asked.prompt), on_reply, passes="none", objective="offline"
+            graph, inputs_of_call(asked.prompt), on_reply, passes="none", objective="offline"
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stretto.planner.deciding.nodes import DrawnApplication, node_name, place_of
+from stretto.planner.deciding.nodes import DrawnApplication, node_name, step_of_node
 from stretto.planner.deciding.query_calls import QueryCall, QueryCalls
 from stretto.planner.running.planned_calls import PlannedCall
 
@@ -47,7 +47,7 @@ class QueryCounts:
         self.num_left = {node.name: num_queries for node in app.nodes}
         self.num_ready = dict.fromkeys(self.num_left, 0)
         self.num_growing = num_queries
-        self._inner = {node.name: place_of(node.name) for node in app.nodes}
+        self._inner = {node.name: step_of_node(node.name) for node in app.nodes}
 
     def add_ready(self, call: QueryCall, number: int) -> None:
         """Count a call that can be made from now on (1), or that has ended (-1)."""

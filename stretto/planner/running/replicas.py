@@ -15,10 +15,10 @@ from stretto.emulate.fleet import check_fleet
 from stretto.emulate.real_time import check_real_time
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.llms import llm_replica
-from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import ConfigError
 from stretto.model.extras import check_installed, imports_of
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, Replica
 from stretto.planner.application import Application
 from stretto.planner.core_costs import CoreModel
 from stretto.planner.cores import usable_cores

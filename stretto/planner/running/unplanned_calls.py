@@ -25,7 +25,7 @@ started again loads its model meanwhile."""
 _LOOK_S = 1.0
 
 
-class Caller(Protocol):
+class CallMaker(Protocol):
     """Something that makes calls.
 
     Attributes:
@@ -78,7 +78,7 @@ class UnplannedCalls:
         app: Application,
         book: Book,
         committer: Committer,
-        caller: Caller,
+        caller: CallMaker,
         write: Callable[[CallEnded], None],
         on_calls: Callable[[], None],
         now: Callable[[], float],

@@ -17,7 +17,7 @@ from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.results import ResultFiles
 from stretto.planner.running.run import OnProgress, RunOutcome
 from stretto.planner.running.saved_calls import open_journal, saved_calls_of
-from stretto.planner.running.unplanned_calls import Caller, UnplannedCalls
+from stretto.planner.running.unplanned_calls import CallMaker, UnplannedCalls
 from stretto.runtime.journal.committer import Committer
 
 
@@ -49,7 +49,7 @@ class OfflineJob:
 async def answer_all(
     job: OfflineJob,
     served_by: str,
-    caller_of: Callable[[Book], Caller],
+    caller_of: Callable[[Book], CallMaker],
     on_progress: OnProgress = lambda num_ended, num_left: None,
     now: Callable[[], float] = monotonic,
 ) -> RunOutcome:

@@ -71,10 +71,11 @@ class Announcer:
         self._number = 0
         self._records: list[PeerRecord] = []
         self._has_new_waits = False
+        self._told_waits: dict[str, frozenset[str]] = {}
         self._running: dict[int, SentRecord] = {}
         self._asked: set[str] = set()
         self._gives_history = False
-        self._snapshot_s = self._beat_s = 0.0
+        self._snapshot_s = self._beat_s = self._waits_s = 0.0
 
     @property
     def running(self) -> Mapping[int, SentRecord]:
@@ -128,22 +129,13 @@ class Announcer:
             first, self._records = self._records[:MOST_RECORDS], self._records[MOST_RECORDS:]
             self._number += 1
             yield PeerBatch(self.origin, self._number, first)
-        is_due = now_s >= self._beat_s + BEAT_S
-        if self._records or self.wants or self._has_new_waits or is_due:
+        waits = self._waits_to_tell(now_s)
+        if self._records or self.wants or waits is not None or now_s >= self._beat_s + BEAT_S:
             records, self._records = self._records, []
             self._number += bool(records)
             self._beat_s = now_s
-            waits = self.waiting.announced(now_s) if self._has_new_waits or is_due else None
-            self._has_new_waits = False
-            yield PeerBatch(
-                self.origin,
-                self._number,
-                records,
-                self._newly_served(),
-                dict(self.wants),
-                waits,
-                self.is_pressed(),
-            )
+            served, wants = self._newly_served(), dict(self.wants)
+            yield PeerBatch(self.origin, self._number, records, served, wants, waits, self.is_pressed())
         if self._asked and now_s >= self._snapshot_s + _SNAPSHOT_EVERY_S:
             self._snapshot_s = now_s
             self._asked.clear()
@@ -166,6 +158,21 @@ class Announcer:
         if not self._records:
             self.on_news()
         self._records.append(record)
+
+    def _waits_to_tell(self, now_s: float) -> dict[str, dict[str, int]] | None:
+        """Return who waits for which worker now; None if it was told of late and has not changed. Numbers of
+        requests may have: shares of workers depend on who waits alone.
+        """
+        is_due = now_s >= self._waits_s + BEAT_S
+        if not (self._has_new_waits or is_due):
+            return None
+        self._has_new_waits = False
+        waits = self.waiting.announced(now_s)
+        who = {worker: frozenset(owners) for worker, owners in waits.items()}
+        if who == self._told_waits and not is_due:
+            return None
+        self._told_waits, self._waits_s = who, now_s
+        return waits
 
     def _newly_served(self) -> dict[str, float]:
         """Return what owners have got, of those for whom it has changed since it was told."""

@@ -16,7 +16,8 @@ class WaitingHere:
     """The requests that wait for their turn, by queue and owner.
 
     Args:
-        on_change: called when a request waits, or does not any more.
+        on_change: called when the first request of an owner waits in a queue, or the last one does not any
+            more. Shares of workers depend on who waits, not on how many requests do.
 
     Attributes:
         takers: returns the addresses of the workers that take now what waits in a queue; "" stands for all.
@@ -33,8 +34,9 @@ class WaitingHere:
         owner = short_name(owner)
         self._waits_for[request] = queue, owner
         in_queue = self._owners.setdefault(queue, {})
-        in_queue[owner] = in_queue.get(owner, 0) + 1
-        self._on_change()
+        in_queue[owner] = num = in_queue.get(owner, 0) + 1
+        if num == 1:
+            self._on_change()
 
     def remove(self, request: int) -> None:
         """Note that a request has had its turn, or has left."""
@@ -47,7 +49,7 @@ class WaitingHere:
             del in_queue[owner]
             if not in_queue:
                 del self._owners[queue]
-        self._on_change()
+            self._on_change()
 
     def by_worker(self, now_s: float) -> dict[str, dict[str, int]]:
         """Return how many requests of each owner wait for each worker that would take them now; "" stands for

@@ -7,9 +7,9 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-from stretto.router.config import WorkerConfig
 from stretto.router.discovery.source import Located, Want
 from stretto.router.found_workers import DnsConfig
+from stretto.router.worker_config import WorkerConfig
 
 _log = logging.getLogger(__name__)
 Resolve = Callable[[str], Awaitable[Sequence[str]]]

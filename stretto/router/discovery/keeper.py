@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from stretto.model.errors import ConfigError
-from stretto.router.config import WorkerConfig
 from stretto.router.discovery.source import WorkerSource
 from stretto.router.discovery.wanted_workers import AddWorker, DrainWorker, ResizeWorker, WantedWorkers
 from stretto.router.worker_changes import WorkerChanges
+from stretto.router.worker_config import WorkerConfig
 
 _log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 from stretto.model.errors import ConfigError, EngineFailure
-from stretto.router.config import WorkerConfig
 from stretto.router.discovery.endpoints import Endpoints
 from stretto.router.discovery.source import Located, Want
 from stretto.router.found_workers import KubernetesConfig
+from stretto.router.worker_config import WorkerConfig
 
 _LONGEST_S = 30.0
 _PAUSE_S = 1.0

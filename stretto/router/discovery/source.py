@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from stretto.http.client.address import bracketed
 from stretto.http.tls import ClientTls
-from stretto.router.config import WorkerConfig
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.worker_url import parse_address
 
 Want: TypeAlias = Callable[[Sequence[WorkerConfig]], None]

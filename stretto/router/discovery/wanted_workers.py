@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from stretto.router.config import WorkerConfig
 from stretto.router.messages import WorkerId
+from stretto.router.worker_config import WorkerConfig
 from stretto.router.worker_url import server_of
 
 Server: TypeAlias = tuple[str, str]

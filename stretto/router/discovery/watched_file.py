@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stretto.model.errors import ConfigError, StrettoError
-from stretto.router.config import RouterConfig, WorkerConfig
+from stretto.router.config import RouterConfig
 from stretto.router.discovery.source import Want
+from stretto.router.worker_config import WorkerConfig
 from stretto.schema.reading import FileMark, file_mark, read_tables
 
 _LOOK_S = 1.0
@@ -31,7 +32,7 @@ class WatchedFile:
         self._file = file
         self._look_s = look_s
         self._seen: FileMark | None = file_mark(file)
-        self._workers = read_workers(file)
+        self._workers = read_workers_file(file)
 
     async def follow(self, want: Want) -> None:
         """Tell the workers of the file, at each look. A file that changes is read when it has been the same
@@ -46,12 +47,12 @@ class WatchedFile:
                 continue
             self._seen = last
             try:
-                self._workers = await asyncio.to_thread(read_workers, self._file)
+                self._workers = await asyncio.to_thread(read_workers_file, self._file)
             except StrettoError as error:
                 _log.warning("the workers stay as they were: %s", error)
 
 
-def read_workers(file: Path) -> Sequence[WorkerConfig]:
+def read_workers_file(file: Path) -> Sequence[WorkerConfig]:
     """Return the workers of a file.
 
     Raises:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from itertools import count
 
-from stretto.cluster.placement import Choice, Dispatched, Ended, PlacementRequest, PromptKey, Purpose
+from stretto.cluster.placement import Choice, Dispatched, Ended
+from stretto.cluster.placement_request import PlacementRequest, PromptKey, Purpose
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.cluster.prompt_keys import BYTES
 from stretto.model.tasks import Usage

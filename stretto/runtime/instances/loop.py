@@ -6,7 +6,7 @@ from stretto.engines.contract import BatchEngine
 from stretto.model.foreign import raised
 from stretto.runtime.instances.instance import Post
 from stretto.runtime.worker import Command, ForgetQuery, InstanceJob, RunBatch, died, not_started, run_batch
-from stretto.sched.messages import InstanceReady
+from stretto.sched.engine_events import InstanceReady
 
 """Exceptions that end an instance, and must not end the event loop that it runs on."""
 

@@ -22,7 +22,8 @@ from stretto.runtime.instances.process_worker import ProcessStart, serve_process
 from stretto.runtime.instances.reading import MessageReading
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
 from stretto.runtime.worker import AdmitTask, CloseEngine, Command, InstanceJob, RunBatch
-from stretto.sched.messages import BatchFailed, Event, InstanceLost, InstanceReady, LLMReport
+from stretto.sched.engine_events import BatchFailed, InstanceLost, InstanceReady, LLMReport
+from stretto.sched.messages import Event
 
 
 class ProcessInstance:

@@ -19,7 +19,8 @@ from stretto.model.foreign import described
 from stretto.runtime.devices import LazyPickle, claim
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
 from stretto.runtime.worker import CloseEngine, Command, InstanceJob, not_started, run_instance
-from stretto.sched.messages import BatchDone, BatchFailed, Event, InstanceLost
+from stretto.sched.engine_events import BatchDone, BatchFailed, InstanceLost
+from stretto.sched.messages import Event
 
 
 @dataclass(frozen=True, slots=True)

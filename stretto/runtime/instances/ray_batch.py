@@ -18,7 +18,7 @@ from stretto.runtime.instances.ray_values import RayValues
 from stretto.runtime.instances.ray_worker import BatchWorker
 from stretto.runtime.instances.thread import CLOSE_TIMEOUT_S
 from stretto.runtime.worker import Command, ForgetQuery, InstanceJob, RunBatch, died, not_started
-from stretto.sched.messages import BatchFailed, InstanceReady
+from stretto.sched.engine_events import BatchFailed, InstanceReady
 
 
 class RayBatchInstance:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stretto.model.deployment import Replica
 from stretto.model.devices import parse_device
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Replica
 
 _TRACE = 0.001
 """Share of a host's own resource that binds a worker to it; its size does not matter."""

@@ -23,7 +23,7 @@ from stretto.runtime.devices import claim
 from stretto.runtime.instances.ray_values import LEAST_ANSWER_BYTES, RayAnswer, RayValues
 from stretto.runtime.large_values import set_apart
 from stretto.runtime.worker import InstanceJob, run_batch
-from stretto.sched.messages import BatchDone
+from stretto.sched.engine_events import BatchDone
 
 _LOOK_S = 0.2
 

@@ -24,7 +24,7 @@ from stretto.runtime.worker import (
     died,
     not_started,
 )
-from stretto.sched.messages import AllSuspended, InstanceReady, InstanceSuspected, LLMReport, Suspended
+from stretto.sched.engine_events import AllSuspended, InstanceReady, InstanceSuspected, LLMReport, Suspended
 
 _ANSWER_S = 10.0
 """Seconds in which a server that has been silent must answer a health check."""

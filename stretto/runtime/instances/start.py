@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from stretto.model.deployment import Engine, Replica, RunsIn
 from stretto.model.errors import ConfigError
+from stretto.model.replica import Engine, Replica, RunsIn
 from stretto.runtime.instances.instance import Instance, Post
 from stretto.runtime.instances.loop import LoopInstance
 from stretto.runtime.instances.process import ProcessInstance

@@ -10,8 +10,8 @@ from itertools import count
 
 from stretto.cluster.fleet import Fleet
 from stretto.cluster.messages import DrainHow, FleetAction, InstanceId
-from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import EngineUnavailable, StrettoError
+from stretto.model.replica import Engine, Replica
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.queries.request import QueueEntry
 from stretto.sched.queries.results import Completed, failed

@@ -9,8 +9,8 @@ import reprlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
-from stretto.model.deployment import Engine
 from stretto.model.errors import InternalError
+from stretto.model.replica import Engine
 from stretto.model.tasks import Objective
 from stretto.sched.orders import order_of
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.record import record
 from stretto.model.sorted_queue import SortedQueue
 from stretto.sched.by_step import ByStep

@@ -9,7 +9,7 @@ from collections.abc import Collection, Set
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.messages import InstanceId
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
 from stretto.sched.llm.running_request import Running
 from stretto.sched.queries.request import QueueEntry

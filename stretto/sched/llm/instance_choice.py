@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.sched.llm.eligible import EligibleInstances
 from stretto.sched.llm.policy import PolicyCalls
 from stretto.sched.llm.shared_context import SharedContext

@@ -27,7 +27,7 @@ from stretto.cluster.placement import (
 from stretto.cluster.prompt_keys import PromptKeys
 from stretto.cluster.transitions import State
 from stretto.costs.offline import OfflineLimits
-from stretto.model.deployment import Engine, Replica
+from stretto.model.replica import Engine, Replica
 from stretto.sched.llm.eligible import EligibleInstances
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
 from stretto.sched.llm.instance_choice import InstanceChoice

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stretto.cluster.fleet import Fleet
-from stretto.model.deployment import Engine
 from stretto.model.errors import BadServer, EngineUnreachable, StrettoError
+from stretto.model.replica import Engine
 from stretto.sched.llm.eligible import EligibleInstances
 from stretto.sched.llm.reuse_forecasts import ReuseForecasts
 from stretto.sched.llm.running_request import Running

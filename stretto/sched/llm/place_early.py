@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import replace
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.bound_requests import BoundRequests, anew, naming_move
 from stretto.sched.llm.loads import InstanceLoads

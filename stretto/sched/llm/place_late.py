@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.errors import InternalError
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.loads import InstanceLoads

@@ -5,7 +5,7 @@ and where its beginning is held.
 from __future__ import annotations
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import PlacementRequest, Purpose
+from stretto.cluster.placement_request import PlacementRequest, Purpose
 from stretto.cluster.prompt_keys import PromptKeys
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
 from stretto.sched.llm.prefills_ahead import PrefillsAhead

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Protocol
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import Choice, PlacementRequest
+from stretto.cluster.placement import Choice
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.record import record
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.queries.demand import Demand

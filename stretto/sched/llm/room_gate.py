@@ -13,14 +13,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from typing import TypeAlias
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import PromptKey
+from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.prompt_keys import PromptKeys, bytes_key
 from stretto.cluster.room.contexts import RoomRequest
 from stretto.cluster.room.held import Holding
 from stretto.cluster.room.room import Room
-from stretto.model.deployment import Engine, Replica
 from stretto.model.errors import NoRoom
 from stretto.model.profile import UNKNOWN_LLM
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Usage
 from stretto.sched.by_step import ByStep
 from stretto.sched.queries.demand import Demand

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.errors import BadReply
 from stretto.model.foreign import check_nesting
 from stretto.model.tasks import Done, Ending

@@ -19,10 +19,11 @@ from stretto.cluster.placement import Placement
 from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
 from stretto.costs.tokens import num_tokens
 from stretto.llm.output.sampling import with_seed
-from stretto.model.deployment import Engine
 from stretto.model.errors import EngineTimeout, StrettoError
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask, Piece
+from stretto.sched.actions import Action, Admit, CancelTask, Release, Retain
 from stretto.sched.engines.instances import EngineInstances
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.expected_outputs import ExpectedOutputs, num_output_tokens
@@ -41,7 +42,6 @@ from stretto.sched.llm.running_request import Running, completed
 from stretto.sched.llm.running_requests import RunningRequests
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.llm.waiting_requests import WaitingRequests
-from stretto.sched.messages import Action, Admit, CancelTask, Release, Retain
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder, prices_s
 from stretto.sched.orders.program_account import ProgramAccount

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.placement import PlacementRequest
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prompt_keys import BYTES
 
 

@@ -12,9 +12,9 @@ import math
 from typing import Literal, TypeAlias
 
 from stretto.cluster.fleet import Fleet
-from stretto.model.deployment import Engine
 from stretto.model.errors import EngineUnavailable
 from stretto.model.record import record
+from stretto.model.replica import Engine
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.loads import InstanceLoads
 from stretto.sched.llm.run_apart import RunApart

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from itertools import chain
 
 from stretto.cluster.messages import InstanceId
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.placing import Placing
 from stretto.sched.llm.room_gate import RoomGate

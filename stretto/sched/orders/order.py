@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from stretto.model.deployment import Engine
 from stretto.model.profile import Profile
 from stretto.model.record import record
+from stretto.model.replica import Engine
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.request import QueueEntry
 

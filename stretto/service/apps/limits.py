@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from stretto.documents.parser_process import ParseLimits
-from stretto.model.errors import ConfigError
+from stretto.model.number_checks import check_counts, check_positive
 from stretto.service.apps.fetching import FetchRules
 
 
@@ -40,11 +39,6 @@ class AppLimits:
     max_kept_bytes: int = 256_000_000
 
     def __post_init__(self) -> None:
-        for name in (
-            *("max_document_bytes", "max_documents", "max_text_chars"),
-            *("num_parsers", "max_kept", "max_kept_bytes"),
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"apps: {name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 < self.keep_s < math.inf:
-            raise ConfigError(f"apps: keep_s is {self.keep_s!r}; it must be positive and finite")
+        check_counts("apps", self, ("max_document_bytes", "max_documents", "max_text_chars", "num_parsers"))
+        check_counts("apps", self, ("max_kept", "max_kept_bytes"))
+        check_positive("apps", self, ("keep_s",))

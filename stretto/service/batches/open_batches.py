@@ -29,7 +29,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stretto.model.tasks import Objective
 from stretto.service.batches.actions import (
     BatchAction,
     CloseBatch,
@@ -37,7 +36,6 @@ from stretto.service.batches.actions import (
     OpenBatch,
     SaveBatch,
     StartLine,
-    WithdrawLine,
 )
 from stretto.service.batches.pace import BatchPace
 from stretto.service.batches.records import BatchProblem, BatchRecord, BatchStatus, SpentTokens
@@ -183,7 +181,7 @@ class OpenBatches:
         """Handle that the files of a batch cannot be read or written now."""
         one = self._batches[batch]
         one.is_broken = True
-        return [*self._withdraw(one), *self._settle(one, now_s), *self._go_on(now_s)]
+        return [*self._started.withdraw(one), *self._settle(one, now_s), *self._go_on(now_s)]
 
     def ended(
         self, batch: str, status: BatchStatus, output_file: str | None, error_file: str | None, now_s: float
@@ -212,13 +210,13 @@ class OpenBatches:
             if now_s >= one.record.expires_at:
                 actions += self._end(one, "expired", now_s)
             elif one.stage == "open" and one.pace.look(one.num_left, now_s):
-                actions += self._withdraw(one, "offline")
+                actions += self._started.withdraw(one, "offline")
         return [*actions, *self._go_on(now_s)]
 
     def stop(self) -> list[BatchAction]:
         """End the lines that run, and start none any more: the process ends."""
         self._is_stopped = True
-        return [action for one in self._batches.values() for action in self._withdraw(one)]
+        return [action for one in self._batches.values() for action in self._started.withdraw(one)]
 
     # --- parts
 
@@ -249,22 +247,11 @@ class OpenBatches:
         ]
         return min(closed, key=lambda one: (num_open[one.record.tenant], one.record.expires_at), default=None)
 
-    def _withdraw(self, one: UnendedBatch, objective: Objective | None = None) -> list[BatchAction]:
-        """End lines that have started: all of them, or those of a class that wait for an engine."""
-        actions: list[BatchAction] = []
-        for line, started in one.started.items():
-            if objective is not None and (started.is_sent or started.objective != objective):
-                continue
-            if not started.is_withdrawn:
-                started.is_withdrawn = True
-                actions.append(WithdrawLine(one.record.id, line))
-        return actions
-
     def _end(self, one: UnendedBatch, status: BatchStatus, now_s: float) -> list[BatchAction]:
         one.ends_as = status
         if one.stage == "closed":
             self._to_end[one.record.id] = one
-        return [*self._withdraw(one), *self._settle(one, now_s)]
+        return [*self._started.withdraw(one), *self._settle(one, now_s)]
 
     def _settle(self, one: UnendedBatch, now_s: float) -> list[BatchAction]:
         """Go on with a batch of which no line runs: end it, or open it again later."""

@@ -11,10 +11,10 @@ from typing import Any
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Ending, Finish, Objective, Usage
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of
+from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Reply
+from stretto.sched.actions import Reply
 from stretto.service.openai.wanted import WantedText
 from stretto.wire.answers import TokenCounts
 
@@ -38,7 +38,7 @@ class GeneratedText:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class CallOwner:
     """The owner of calls: a tenant and its program, and what the calls are served for."""
 
     tenant: str
@@ -53,7 +53,7 @@ class Generator:
         self._runtime = runtime
         self._graphs = CallGraphs()
 
-    async def whole(self, engine: str, wanted: WantedText, caller: Caller) -> list[GeneratedText]:
+    async def whole(self, engine: str, wanted: WantedText, caller: CallOwner) -> list[GeneratedText]:
         """Return all answers. If one fails, or nobody waits any more, the others are cancelled.
 
         Raises:
@@ -78,7 +78,7 @@ class Generator:
                     cancel()
 
     async def streamed(
-        self, engine: str, wanted: WantedText, caller: Caller
+        self, engine: str, wanted: WantedText, caller: CallOwner
     ) -> AsyncGenerator[tuple[int, str | GeneratedText], None]:
         """Yield pieces of text with the number of their answer, and each answer when it has ended.
 
@@ -107,7 +107,7 @@ class Generator:
         def make() -> Sequence[tuple[ExecutionGraph, Mapping[str, object]]]:
             prompts = [prompt for prompt in wanted.prompts for _ in range(wanted.n)]
             return [
-                (self._graphs.of(engine, prompt, wanted.decode_of(choice)), inputs_of(prompt))
+                (self._graphs.of(engine, prompt, wanted.decode_of(choice)), inputs_of_call(prompt))
                 for choice, prompt in enumerate(prompts)
             ]
 
@@ -181,5 +181,5 @@ def _tell(reply: asyncio.Future[Reply], ended: Reply) -> None:
         reply.set_result(ended)
 
 
-def _options(caller: Caller) -> Any:
+def _options(caller: CallOwner) -> Any:
     return {"tenant": caller.tenant, "program": caller.program, "objective": caller.objective}

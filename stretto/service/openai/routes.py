@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stretto.http.refusals import draining
 from stretto.http.routes import Handler, Route
-from stretto.model.deployment import Replica
 from stretto.model.errors import InternalError, StrettoError
+from stretto.model.replica import Replica
 from stretto.model.values import Document
 from stretto.router.own_routes import alias_cards, model_lists
 from stretto.runtime.runtime import Runtime

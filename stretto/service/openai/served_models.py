@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from stretto.model.deployment import Deployment, Replica
+from stretto.model.deployment import Deployment
+from stretto.model.replica import Replica
 from stretto.service.apps.deployed_app import DeployedApp
 from stretto.service.openai.app_chat import AppChat, app_chat
 from stretto.service.openai.errors import no_model

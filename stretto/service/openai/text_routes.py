@@ -23,7 +23,7 @@ from stretto.service.apps.query_table import AppQuery
 from stretto.service.bodies import untyped_json
 from stretto.service.openai.app_chat import AppChat, AskedOfApp, asked_of_app
 from stretto.service.openai.errors import naming_as_sent, unsupported
-from stretto.service.openai.generation import Caller, Generator, finish_of
+from stretto.service.openai.generation import CallOwner, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
 from stretto.service.openai.replies import CompletionForm, ReplyForm, TextReply
 from stretto.service.openai.served_models import ServedModels
@@ -118,7 +118,7 @@ class TextRoutes:
             self._programs.of(request, asked, wanted.num_choices) as program,
         ):
             objective = request.admitted.objective or wanted.objective
-            caller = Caller(request.tenant.name, name_of(program), objective)
+            caller = CallOwner(request.tenant.name, name_of(program), objective)
             if wanted.stream:
                 await request.unless_left(self._stream(request, engine, wanted, caller, reply, program))
                 return
@@ -133,7 +133,7 @@ class TextRoutes:
         request: ServiceRequest,
         engine: str,
         wanted: WantedText,
-        caller: Caller,
+        caller: CallOwner,
         reply: TextReply,
         program: RoutedProgram | None,
     ) -> None:

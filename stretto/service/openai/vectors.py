@@ -15,7 +15,7 @@ from stretto.engines.batch.chunking import max_tokens, tokenizer_of
 from stretto.engines.batch.embedding import EmbeddingConfig
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Graph, Primitive, Ref
-from stretto.model.deployment import Replica
+from stretto.model.replica import Replica
 from stretto.model.values import Chunk, Hit
 from stretto.router.programs import asked_program
 from stretto.runtime.runtime import Runtime

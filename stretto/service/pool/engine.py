@@ -11,9 +11,10 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.engines.openai_server.config import NO_LIMIT, OpenAIServerConfig
 from stretto.engines.openai_server.http import Http
 from stretto.engines.openai_server.server import OpenAIServer
-from stretto.model.deployment import Deployment, Engine, Replica
+from stretto.model.deployment import Deployment
 from stretto.model.errors import BadServer, EngineBusy, EngineFailure, EngineUnavailable
 from stretto.model.profile import Profile
+from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Failed, LLMEvent, LLMTask
 from stretto.router.door import RouterDoor
 from stretto.router.messages import Sender, WorkerId

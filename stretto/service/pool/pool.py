@@ -19,7 +19,8 @@ from stretto.router.open_requests import queue_engine
 from stretto.router.serve import RunningRouter
 from stretto.router.worker_changes import WorkerChanges
 from stretto.runtime.runtime import Runtime
-from stretto.sched.messages import Action, Event, Open, Reply
+from stretto.sched.actions import Action, Reply
+from stretto.sched.messages import Event, Open
 from stretto.sched.observer import Observer
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.queries.request import StepRequest

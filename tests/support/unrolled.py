@@ -18,6 +18,7 @@ from stretto.graph.op_table import OPS
 from stretto.graph.ops import Ops
 from stretto.graph.passes.base import DEFAULT_PROFILE, Profiles
 from stretto.model.errors import ConfigError
+from stretto.trace.drawing import own_args, own_prompt
 
 _FEW = 3
 """Assumed length of a list of unknown length."""
@@ -98,30 +99,6 @@ def unroll_steps(graph: Graph, lengths: Mapping[str, int], profiles: Profiles, o
         ConfigError: a length is given for a name that starts no list, or is below 1.
     """
     return _Unroller(graph, lengths, profiles, ops).run()
-
-
-def own_prompt(graph: Graph, primitive: Primitive) -> PromptParts:
-    """Return the segments of a prompt that a prefill step computes itself.
-
-    They are all that follow the prefix which an earlier prefill, named as its hint, has computed.
-    """
-    hint = primitive.arg(HINT)
-    held = graph.by_name.get(hint.ref.name) if hint else None
-    if held is None or primitive.prompt[: len(held.prompt)] != held.prompt:
-        return primitive.prompt
-    return primitive.prompt[len(held.prompt) :]
-
-
-def own_args(graph: Graph, primitive: Primitive) -> tuple[Arg, ...]:
-    """Return the arguments (input values) that a primitive waits for.
-
-    Variables of a prompt are left out if they stand in the prefix that an earlier prefill computes.
-    """
-    if not primitive.prompt:
-        return primitive.args
-    covered = {part.port for part in primitive.prompt if isinstance(part, Slot)}
-    covered -= {part.port for part in own_prompt(graph, primitive) if isinstance(part, Slot)}
-    return tuple(arg for arg in primitive.args if arg.port not in covered)
 
 
 class _Unroller:
