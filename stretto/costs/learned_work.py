@@ -148,7 +148,7 @@ class LearnedWork:
                 work of it waited; None if it was not measured.
             asked_s: the part of `done_s` that came at once, last.
         """
-        place, left_s = bin_of(done_s) // 2, max(0.0, left_s)
+        place, later = bin_of(done_s) // 2, bin_of(left_s)
         found = self._source(source)
         if way_s is not None:
             found.num_ways += 1
@@ -157,7 +157,7 @@ class LearnedWork:
             cell = one.cells.get(place)
             if cell is None:
                 cell = one.cells[place] = WorkLeft()
-            cell.count(left_s, asked_s)
+            cell.count(later, left_s, asked_s)
 
     def queries_of(self, kind: str) -> LearnedQueries:
         """Return how programs of several queries of a kind go on, to count another one."""

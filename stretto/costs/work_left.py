@@ -56,11 +56,13 @@ class WorkLeft:
     lines: list[tuple[float, float]] | None = None
     num_new: int = 0  # samples that `lines` do not count yet
 
-    def count(self, left_s: float, asked_s: float) -> None:
-        """Count a program that asked for `left_s` later, when it had just asked for `asked_s` at once."""
-        place = bin_of(left_s)
-        self.weights[place] = self.weights.get(place, 0.0) + 1.0
-        self.sums_s[place] = self.sums_s.get(place, 0.0) + (left_s if place else 0.0)
+    def count(self, place: int, left_s: float, asked_s: float) -> None:
+        """Count a program that asked for `left_s` later, which is in the bin `place`, when it had just asked
+        for `asked_s` at once.
+        """
+        weights, sums_s = self.weights, self.sums_s
+        weights[place] = weights.get(place, 0.0) + 1.0
+        sums_s[place] = sums_s.get(place, 0.0) + (left_s if place else 0.0)
         self.total += 1.0
         self.asked_s += (asked_s - self.asked_s) / self.total
         self.num_new += 1

@@ -138,9 +138,8 @@ class Front:
             case Send(ticket, worker):
                 self.exchanges[ticket].send(action, self.links[worker])
             case Hedge(ticket, send):
-                link, attempts = self.links[send.worker], self.exchanges[ticket].attempts
-                self._hedges[send.ticket] = attempts.hedge(
-                    send, link, lambda ended: self._hedges.pop(ended, None)
+                self._hedges[send.ticket] = self.exchanges[ticket].hedge(
+                    send, self.links[send.worker], lambda ended: self._hedges.pop(ended, None)
                 )
             case TakeHedge(ticket):
                 self.exchanges[ticket].attempts.take_hedge()

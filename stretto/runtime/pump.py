@@ -155,7 +155,7 @@ class Pump:
         """Hand the next events to the schedulers, and keep the actions to be carried out."""
         events = self._next_events()
         self._handled_s = now_s
-        self._is_observed = bool(self._observers)
+        self._is_observed = self._observers.are_any
         if self._is_observed:
             for event in events:
                 if isinstance(event, KVReport):

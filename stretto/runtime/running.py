@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stretto.runtime.instances.ray import RayCluster
 
 _Key: TypeAlias = tuple[str, InstanceId]
+_ENDS_SUSPENDING = (AllSuspended, InstanceLost)
 
 
 class RunningInstances:
@@ -57,7 +58,10 @@ class RunningInstances:
 
         def post(event: Event) -> None:
             if key in self._running:
-                self._receive(key, event)
+                if isinstance(event, _ENDS_SUSPENDING):
+                    self._receive(key, event)
+                else:
+                    self._post(event)
             else:  # from within `start_instance`
                 self._loop.call_soon(self._receive, key, event)
 
@@ -126,7 +130,7 @@ class RunningInstances:
         await asyncio.gather(*self._closing.values(), *self._stopping, return_exceptions=True)
 
     def _receive(self, key: _Key, event: Event) -> None:
-        if isinstance(event, AllSuspended | InstanceLost):
+        if isinstance(event, _ENDS_SUSPENDING):
             self._end_suspending(key)
         if key not in self._running or isinstance(event, AllSuspended):
             return

@@ -116,7 +116,8 @@ class EngineTier:
         match event:
             case BatchDone():
                 assert isinstance(scheduler, BatchScheduler)
-                scheduler.observe(event.instance, event.batch, now_s)
+                if scheduler.idle.are_several:
+                    scheduler.observe(event.instance, event.batch, now_s)
                 return scheduler.done(event.instance, event.batch, event.results), []
             case BatchFailed(_, instance, batch, error):
                 assert isinstance(scheduler, BatchScheduler)

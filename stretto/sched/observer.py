@@ -97,18 +97,23 @@ class Observers:
     none.
 
     An observer that raises is removed: the log says so, and `dropped` lists it with its exception.
+
+    Attributes:
+        are_any: whether there are observers.
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = list(observers)
+        self.are_any = bool(self._observers)
         self.dropped: list[tuple[Observer, BaseException]] = []
 
     def __bool__(self) -> bool:
-        return bool(self._observers)
+        return self.are_any
 
     def add(self, observer: Observer) -> None:
         """Let one more observer see the run from now on."""
         self._observers = [*self._observers, observer]
+        self.are_any = True
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Pass an event to all observers."""
@@ -186,5 +191,6 @@ class Observers:
     def _drop(self, observer: Observer, error: BaseException) -> None:
         """Remove an observer that raised, by a new list: the old one may be in a loop."""
         self._observers = [other for other in self._observers if other is not observer]
+        self.are_any = bool(self._observers)
         self.dropped.append((observer, error))
         _log.warning("%s raised and observes the run no more", type(observer).__name__, exc_info=error)

@@ -106,7 +106,8 @@ class System:
         """
         if self._turn.is_begun:
             self._turn.renew()
-        self._ending.renew()
+        if self._ending.is_begun:
+            self._ending.renew()
         self._now_s = now_s
         for event in events:
             self._handle(event, now_s)
@@ -276,7 +277,7 @@ class System:
         self._carry_on(session, outcome, now_s)
 
     def _apply(self, reports: Sequence[Report], now_s: float) -> None:
-        if are_followed := self._attempts.are_followed:
+        if are_followed := bool(self._attempts.of_query):
             reports = self._attempts.judge(reports, now_s)
         together: list[Completed] = []
         for report in reports:

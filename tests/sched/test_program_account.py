@@ -272,8 +272,9 @@ def test_requests_of_sessions_are_no_programs() -> None:
 def test_memory_is_bounded() -> None:
     ledger = account()
     for number in range(9000):
-        ledger.arrived(turn(0, f"agent {number}", tenant=f"tenant {number}"), 10, 0.0)
-        ledger.sent(turn(0, f"agent {number}", tenant=f"tenant {number}"), 0.0)
+        request = turn(0, f"agent {number}", tenant=f"tenant {number}")
+        ledger.arrived(request, 10, 0.0)
+        ledger.sent(request, 0.0)
     for number in range(400):
         request = turn(number, "agent 8999")
         ledger.arrived(request, 10, 1.0 + number)
@@ -291,7 +292,8 @@ def test_a_tenant_that_is_forgotten_does_not_begin_at_zero() -> None:
     ledger = account()
     for tenant in ("old", *(f"tenant {number}" for number in range(5000))):
         ledger.tenants.charge(tenant, 1000.0)
-        ledger.arrived(turn(0, tenant, tenant=tenant), 10, 0.0)
-        ledger.sent(turn(0, tenant, tenant=tenant), 0.0)
+        request = turn(0, tenant, tenant=tenant)
+        ledger.arrived(request, 10, 0.0)
+        ledger.sent(request, 0.0)
     ledger.check_invariants()
     assert 1000.0 < ledger.tenants.served_s("old") < 1001.0

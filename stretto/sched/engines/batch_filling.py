@@ -14,12 +14,11 @@ from stretto.model.replica import Engine
 from stretto.model.tasks import Task
 from stretto.sched.engines.batch_retries import BatchRetries
 from stretto.sched.engines.idle_instances import IdleInstances
+from stretto.sched.engines.kept_state import BatchPart
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.orders.order import Hold
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
-BatchPart: TypeAlias = tuple[QueueEntry, int, int]
-"""Items `lo` to `hi` of an entry."""
 FilledBatch: TypeAlias = tuple[InstanceId, list[BatchPart], int]
 """An instance, what is to run there as one batch, and its units of work."""
 
@@ -63,7 +62,7 @@ class BatchFilling:
         taken: list[BatchPart] = []
         passed: list[InstanceId] = []
         self.not_before_s = None
-        while self._idle and self._queue:
+        while self._idle.keys and self._queue.num_entries:
             instance = self._idle.first()
             room = self.budget(instance)
             parts, num_units = self._queue.take_all(room)

@@ -15,7 +15,7 @@ from stretto.model.errors import EffectInDoubt, StrettoError
 from stretto.model.record import record
 from stretto.model.replica import Engine
 from stretto.model.tasks import Task
-from stretto.sched.engines.kept_state import KeptState
+from stretto.sched.engines.kept_state import BatchPart, KeptState
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.queries.request import QueueEntry
 from stretto.sched.queries.results import Report, failed, is_attempt
@@ -26,7 +26,7 @@ class RunningBatch:
     """A batch that is running; its parts are (entry, lo, hi): items `lo` to `hi` of a queue entry."""
 
     id: int
-    parts: tuple[tuple[QueueEntry, int, int], ...]
+    parts: tuple[BatchPart, ...]
     tasks: tuple[Task, ...]
     num_units: int
     num_tokens: int | None
@@ -34,29 +34,27 @@ class RunningBatch:
 
 
 class BatchRetries:
-    """Queues the work of failed batches again, and says where it may run."""
+    """Queues the work of failed batches again, and says where it may run.
+
+    Attributes:
+        wronged: work that waits for other instances than those that have answered it wrongly, and until when.
+    """
 
     def __init__(self, engine: Engine, fleet: Fleet, queue: EngineQueue, kept: KeptState) -> None:
         self._engine = engine
         self._fleet = fleet
         self._queue = queue
         self._kept = kept
-        self._wronged: deque[tuple[float, QueueEntry]] = deque()  # what waits for others, and until when
-
-    def due_s(self) -> float | None:
-        """Return when the next piece of work stops waiting for other instances than those that have answered
-        it wrongly; None if none does.
-        """
-        return self._wronged[0][0] if self._wronged else None
+        self.wronged: deque[tuple[float, QueueEntry]] = deque()
 
     def expire(self, now_s: float) -> None:
         """Let work run everywhere that has waited long enough for other instances."""
-        while self._wronged and self._wronged[0][0] <= now_s:
-            self._wronged.popleft()[1].wrong_at = frozenset()
+        while self.wronged and self.wronged[0][0] <= now_s:
+            self.wronged.popleft()[1].wrong_at = frozenset()
 
     def clear(self) -> None:
         """Forget what waits for other instances, as all waiting work is dropped."""
-        self._wronged.clear()
+        self.wronged.clear()
 
     def lost(self, batch: RunningBatch, error: StrettoError, avoids: Set[int] = frozenset()) -> list[Report]:
         """Queue the tasks of a lost batch again, each alone: one of them may have killed the instance. A
@@ -118,7 +116,7 @@ class BatchRetries:
         counted from the start of its last batch.
         """
         if entry.wrong_at:
-            self._wronged.append((sent_s + self._fleet.wait_s(self._engine.recover_s), entry))
+            self.wronged.append((sent_s + self._fleet.wait_s(self._engine.recover_s), entry))
         self._queue.add(entry)
 
 

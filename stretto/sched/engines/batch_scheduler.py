@@ -89,15 +89,16 @@ class BatchScheduler:
         if batch is None:
             return []
         self.instances.fleet.answered(instance)
+        ended = self.account.ended
         for entry, lo, hi in batch.parts:
-            self.account.ended(entry.request, batch.started_s, hi - lo)
+            ended(entry.request, batch.started_s, hi - lo)
         try:
             results = checked_results(results, len(batch.tasks))
         except BadReply as error:
             return self._retries.apart(batch, error)
         return [
-            completed_value(entry.request, lo, hi, results[place])
-            for place, (entry, lo, hi) in enumerate(batch.parts)
+            completed_value(entry.request, lo, hi, result)
+            for (entry, lo, hi), result in zip(batch.parts, results, strict=True)
         ]
 
     def failed(self, instance: int, batch_id: int, error: StrettoError) -> list[Report]:
@@ -193,14 +194,17 @@ class BatchScheduler:
         """Start a batch on every idle instance, as long as work waits; return the actions to carry out,
         `Release` first.
         """
-        self._decided = actions = self.kept.releases()
-        self._retries.expire(now_s)
+        self._decided = actions = self.kept.releases() if self.kept.left else []
         self.not_before_s = None
-        for filled in self._filling.batches(now_s):
-            actions.append(self._start(filled, now_s))
-        self.not_before_s = self._filling.not_before_s
-        if (due_s := self._retries.due_s()) is not None:
-            self.not_before_s = min(due_s, self.not_before_s or math.inf)
+        wronged = self._retries.wronged
+        if wronged:
+            self._retries.expire(now_s)
+        if self.queue.num_entries and self.idle.keys:
+            for filled in self._filling.batches(now_s):
+                actions.append(self._start(filled, now_s))
+            self.not_before_s = self._filling.not_before_s
+        if wronged:
+            self.not_before_s = min(wronged[0][0], self.not_before_s or math.inf)
         for instance in self._drained:
             actions += self.instances.fleet.idle(instance)
         self._drained.clear()
@@ -287,7 +291,7 @@ class BatchScheduler:
 
     def is_idle(self) -> bool:
         """Return whether no work waits in the queue or runs on an instance."""
-        return not self._running and not self.queue
+        return not self._running and not self.queue.num_entries
 
     def check_invariants(self) -> None:
         """Check that queued work is not empty, batches keep within their limits, and no instance idles while
@@ -312,10 +316,11 @@ class BatchScheduler:
     def _start(self, filled: FilledBatch, now_s: float) -> StartBatch:
         instance, parts, num_units = filled
         others_serve = self.idle.are_several and len(self.instances.fleet.serving) > 1
-        tasks = tuple([task_of(next(self._ids), *part, others_serve) for part in parts])
+        ids, sent = self._ids, self.account.sent
+        tasks = tuple([task_of(next(ids), entry, lo, hi, others_serve) for entry, lo, hi in parts])
         for entry, lo, hi in parts:
-            self.account.sent(entry.request, now_s, hi - lo)
-            self.kept.started(entry.query, instance)
+            sent(entry.request, now_s, hi - lo)
+        self.kept.started(parts, instance)
         profile = self.instances.fleet.replica(instance).profile
         num_tokens = num_batch_tokens(parts) if profile.depends_on_length else None
         batch = RunningBatch(next(self._ids), tuple(parts), tasks, num_units, num_tokens, now_s)
@@ -334,8 +339,7 @@ class BatchScheduler:
                 self.idle.add(instance)
             case "draining":
                 self._drained.append(instance)
-        for entry, _, _ in batch.parts:
-            self.kept.ended(entry.query)
+        self.kept.ended(batch.parts)
         return batch
 
     def _drop(self, instance: InstanceId, error: StrettoError) -> list[Report]:

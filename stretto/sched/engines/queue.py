@@ -39,6 +39,7 @@ class EngineQueue:
         ages: which entry has waited longest.
         alone: the entries that must run in a batch of their own, the oldest first.
         aside: the entries that are set aside, in the order in which they were.
+        num_entries: number of all entries.
         num_changes: a number that grows whenever an entry comes or goes, or the order of waiting entries may
             change for another reason than that they have waited longer.
     """
@@ -60,14 +61,14 @@ class EngineQueue:
         self._takes_all = self.classes.takes_all and not engine.is_llm
         self._fresh: dict[QueueEntry, None] = {}
         self._of_query = ByStep[QueueEntry]()
-        self._num_entries = 0
+        self.num_entries = 0
         self._num_added = 0
         self._num_forgotten = 0
         self._num_serving = num_serving
         self._offline = OfflineWork(config)
 
     def __len__(self) -> int:
-        return self._num_entries
+        return self.num_entries
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """Entries by query."""
@@ -81,7 +82,7 @@ class EngineQueue:
         entry.number = self._num_added
         self._num_added += 1
         self.num_changes += 1
-        self._num_entries += 1
+        self.num_entries += 1
         if entry.sorted_as.criteria == "offline":
             self._offline.add(entry)
         self.ages.add(entry)
@@ -136,18 +137,18 @@ class EngineQueue:
         units together. The list is empty, and nothing is removed, if the work does not fit or may not all go
         into one batch. The caller need not call `started` for these items.
         """
-        if not self._takes_all or len(self._fresh) < self._num_entries:
+        if not self._takes_all or len(self._fresh) < self.num_entries:
             return [], 0
-        num_units = 0
+        num_units, parts = 0, []
         for entry in self._fresh:
-            num_units += entry.units_of(entry.lo, entry.hi)
+            lo, hi = entry.lo, entry.hi
+            num_units += entry.units_of(lo, hi)
             if num_units > room or entry.request.node.runs_once:
                 return [], 0
-        parts = []
+            parts.append((entry, lo, hi))
         for entry in self._fresh:
-            parts.append((entry, entry.lo, entry.hi))
             entry.lo = entry.hi
-        self._num_entries = 0
+        self.num_entries = 0
         self._offline.clear()
         self._fresh.clear()
         return parts, num_units
@@ -230,7 +231,7 @@ class EngineQueue:
         self.aside.clear()
         self._of_query.clear()
         self._offline.clear()
-        self._num_entries = 0
+        self.num_entries = 0
         self._num_forgotten = self._num_added
 
     def remove(self, entry: QueueEntry) -> None:
@@ -246,7 +247,7 @@ class EngineQueue:
         elif entry.lo < entry.hi:
             self.classes.remove(entry)
         entry.lo = entry.hi
-        self._num_entries -= 1
+        self.num_entries -= 1
         self.num_changes += 1
         if entry.sorted_as.criteria == "offline":
             self._offline.price(entry, entry.hi)

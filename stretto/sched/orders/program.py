@@ -27,11 +27,14 @@ class AskedItems:
     """Items of one request that have arrived and not ended, and the expected seconds of each.
 
     Attributes:
+        query: the query that asks for them.
+        group: what arrived at one instant with them.
         fresh_source: source by which it is learned how much of a prompt is not cached.
         num_known: units of work of each item, for an LLM the tokens of its prompt.
         fresh: share of the prompt that was expected not to be.
     """
 
+    query: AskedQuery
     group: AskedGroup
     fresh_source: Source
     num_known: float
@@ -53,6 +56,7 @@ class AskedQuery:
         source: source of its last arrival, until `left` is looked up.
         left: what queries like it asked for after such an arrival; None if nothing is known of its kind.
         heard_s: time at which something of it arrived or ended last.
+        is_closed: whether the query has ended, or is forgotten with its program.
         open: requests that have not ended, by node, and by their first item.
     """
 
@@ -62,6 +66,7 @@ class AskedQuery:
     source: Source | None = None
     left: WorkLeft | None = None
     heard_s: float = 0.0
+    is_closed: bool = False
     groups: list[AskedGroup] = field(default_factory=list)
     open: dict[int, dict[int, AskedItems]] = field(default_factory=dict)
 

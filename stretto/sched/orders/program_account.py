@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Set
 
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.tasks import Usage
+from stretto.sched.orders.ageing import AgeingClock
 from stretto.sched.orders.program import AskedGroup, AskedItems, AskedQuery, Program
 from stretto.sched.orders.silent_programs import SilentPrograms
 from stretto.sched.orders.tenants_served import NO_WEIGHTS, TenantsServed
@@ -46,6 +47,7 @@ class ProgramAccount:
     Attributes:
         learned: what earlier programs have asked for, also in this run.
         tenants: the service that tenants got.
+        ageing: how much waiting counts beside work.
         virtual_s: virtual time of the tenant that was served last, before that.
         on_charge: called with a tenant and the seconds of work that it has got, or fewer than was thought.
         num_held: called with a request; returns how many tokens of its prompt caches hold now, None if that
@@ -64,6 +66,7 @@ class ProgramAccount:
         self.on_charge: Callable[[str, float], None] | None = None
         self.num_held: Callable[[StepRequest], int | None] | None = None
         self.tenants = TenantsServed(weights)
+        self.ageing = AgeingClock()
         self._unit_s = unit_s
         self._output_s = output_s
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
@@ -89,26 +92,31 @@ class ProgramAccount:
         if of_node is None:
             of_node = query.open[request.node.id] = {}
         elif (part := of_node.get(request.lo)) is not None:  # it is tried again
+            request.asked = part  # type: ignore[misc]
             return part.fresh
         num_items = request.hi - request.lo
-        num_known = (num_items if request.units is None else sum(request.units)) / num_items
-        group = query.groups[-1] if query.groups else None
-        is_first = group is None or (group.at_s == now_s and len(query.groups) == 1)
-        is_first = is_first and program.num_queries <= 1
-        fresh_source = request.source if is_first else (*request.source, _LATER)
-        fresh = self.learned.fresh(fresh_source, num_known) / num_known if num_known else 1.0
+        groups = query.groups
+        group = groups[-1] if groups else None
+        fresh_source: tuple[str, ...] = request.source
+        num_known = fresh = 1.0
+        if request.units is not None:  # a prompt, or work of its own size
+            num_known = sum(request.units) / num_items
+            is_first = group is None or (group.at_s == now_s and len(groups) == 1)
+            if not is_first or program.num_queries > 1:
+                fresh_source = (*fresh_source, _LATER)
+            if num_known:
+                fresh = self.learned.fresh(fresh_source, num_known) / num_known
         seconds = (self._unit_s * fresh * num_known + self._output_s * num_output) * num_items
-        source = (*request.source, str(request.node.depth))
-        query.asked_s += seconds
-        query.done_s, query.heard_s = query.asked_s, now_s
-        query.source = source
-        if group is None or (group.at_s != now_s and len(query.groups) < _MAX_GROUPS):
-            group = AskedGroup(source, query.asked_s, now_s)
-            query.groups.append(group)
+        source = query.source = request.group_source
+        asked_s = query.asked_s = query.done_s = query.asked_s + seconds
+        query.heard_s = now_s
+        if group is None or (group.at_s != now_s and len(groups) < _MAX_GROUPS):
+            group = AskedGroup(source, asked_s, now_s)
+            groups.append(group)
         elif group.at_s == now_s:
-            group.source, group.done_s = source, query.asked_s
-        of_node[request.lo] = AskedItems(
-            group, fresh_source, num_known, fresh, seconds / num_items, num_items, request.hi
+            group.source, group.done_s = source, asked_s
+        request.asked = of_node[request.lo] = AskedItems(  # type: ignore[misc]
+            query, group, fresh_source, num_known, fresh, seconds / num_items, num_items, request.hi
         )
         return fresh
 
@@ -119,28 +127,26 @@ class ProgramAccount:
         Nothing is corrected unless programs of several queries are served beside others. Of programs that
         are alike, those whose prefix is evicted would only wait for all the others.
         """
-        if self.num_held is None or request.hi > request.lo + 1 or not self._are_mixed:
+        if self.num_held is None or request.hi > request.lo + 1 or not self.are_mixed:
             return None
         num_held = self.num_held(request)
-        found = None if num_held is None else self._find(request)
-        if num_held is None or found is None:
+        part = _asked(request)
+        if num_held is None or part is None:
             return None
-        _, query, part = found
         fresh = max(0.0, 1.0 - num_held / part.num_known) if part.num_known else part.fresh
         if abs(fresh - part.fresh) * part.num_known < _LEAST_CORRECTED:
             return None
         change_s = self._unit_s * (fresh - part.fresh) * part.num_known
         part.fresh, part.item_s = fresh, part.item_s + change_s
-        query.asked_s += change_s
-        query.done_s += change_s
+        part.query.asked_s += change_s
+        part.query.done_s += change_s
         return fresh
 
     def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:
         """Charge the tenant of a request for items that go to an instance now."""
-        found = self._find(request)
-        if found is None:
+        part = _asked(request)
+        if part is None:
             return
-        part = found[2]
         if part.group.sent_s is None:
             part.group.sent_s = now_s
         self.virtual_s = self._charge(request.record.tenant, part.item_s * num_items)
@@ -149,25 +155,24 @@ class ProgramAccount:
         self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
     ) -> None:
         """Count items that have ended, after `took_s` seconds of work; None stands for what was expected."""
-        found = self._find(request)
-        if found is not None:
-            self._end(found, request, now_s, num_items, took_s)
+        part = _asked(request)
+        if part is not None:
+            self._end(part, request, now_s, num_items, took_s)
 
     def answered(self, request: StepRequest, usage: Usage, num_output: int, now_s: float) -> None:
         """Count the end of one item at an LLM that has generated `num_output` tokens. Prompt tokens that were
         not cached are taken from `usage`, where it reports any.
         """
-        found = self._find(request)
-        if found is None:
+        part = _asked(request)
+        if part is None:
             return
-        part = found[2]
         num_known = part.num_known
         num_fresh = part.fresh * num_known
         if usage.num_prompt_tokens:
             num_fresh = max(0, usage.num_prompt_tokens - usage.num_cached_tokens)
             if num_known:
                 self.learned.observe_fresh(part.fresh_source, num_known, num_fresh)
-        self._end(found, request, now_s, 1, self._unit_s * num_fresh + self._output_s * num_output)
+        self._end(part, request, now_s, 1, self._unit_s * num_fresh + self._output_s * num_output)
 
     def withdrawn(self, query: str, node: int, items: Set[int] | None = None) -> None:
         """Count a node of a query, or some of its items, as not asked for: they are no longer wanted, or have
@@ -192,6 +197,7 @@ class ProgramAccount:
         found = None if program is None else program.queries.pop(query, None)
         if program is None or found is None:
             return
+        found.is_closed = True
         self._close_query(program)
         program.heard_s = max(program.heard_s, found.heard_s)
         if not found.open:
@@ -218,6 +224,11 @@ class ProgramAccount:
         self.virtual_s = self.tenants.charge(tenant, seconds)
 
     # --- what orders read
+
+    @property
+    def are_mixed(self) -> bool:
+        """Whether programs of several queries are served beside others."""
+        return len(self._num_open) > 1 and any(are_several for _, are_several in self._num_open)
 
     def makes_one_query(self, kind: str) -> bool:
         """Return whether nearly all programs of a kind end after one query. Then not all of them need be made
@@ -258,7 +269,7 @@ class ProgramAccount:
         deadline_s = request.record.deadline_s
         if deadline_s is None:
             return math.inf
-        return deadline_s - (self.learned.way_s((*request.source, str(request.node.depth))) or 0.0)
+        return deadline_s - (self.learned.way_s(request.group_source) or 0.0)
 
     def check_invariants(self) -> None:
         """Check that sums of open work agree and that all tables keep within their limits. For tests."""
@@ -317,11 +328,6 @@ class ProgramAccount:
         if not self._num_open[what]:
             del self._num_open[what]
 
-    @property
-    def _are_mixed(self) -> bool:
-        """Whether programs of several queries are served beside others."""
-        return len(self._num_open) > 1 and any(are_several for _, are_several in self._num_open)
-
     def _judge(self, kind: str, now_s: float) -> None:
         """Learn how programs of a kind have gone on."""
         for program, number in self._silent.judged(kind, now_s):
@@ -332,23 +338,15 @@ class ProgramAccount:
                 queries.note_end(number)
                 program.counts_as_ended = True
 
-    def _find(self, request: StepRequest) -> tuple[Program, AskedQuery, AskedItems] | None:
-        """Return the program of a request, its query, and what is open of the request."""
-        program = self._programs.get(request.program_key)
-        query = None if program is None else program.queries.get(request.query)
-        of_node = None if query is None else query.open.get(request.node.id)
-        part = None if of_node is None else of_node.get(request.lo)
-        return None if program is None or query is None or part is None else (program, query, part)
-
     def _end(
         self,
-        found: tuple[Program, AskedQuery, AskedItems],
+        part: AskedItems,
         request: StepRequest,
         now_s: float,
         num_items: int,
         took_s: float | None,
     ) -> None:
-        _, query, part = found
+        query = part.query
         expected_s = part.item_s * num_items
         if took_s is None:
             took_s = expected_s
@@ -394,9 +392,16 @@ class ProgramAccount:
             self._conclude(program)
             return
         del self._programs[program.name]
-        for query in program.queries:
+        for query, asked in program.queries.items():
+            asked.is_closed = True
             self._of_query.pop(query, None)
             self._close_query(program)
+
+
+def _asked(request: StepRequest) -> AskedItems | None:
+    """Return what is open of a request; None if it has ended, or is not known."""
+    part: AskedItems | None = request.asked
+    return None if part is None or part.num_left <= 0 or part.query.is_closed else part
 
 
 def _close(query: AskedQuery, node: int, lo: int) -> None:

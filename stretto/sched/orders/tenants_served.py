@@ -56,7 +56,8 @@ class TenantsServed:
         """Add service to that of a tenant; return its virtual time before that."""
         served = self._served
         before_s = served.get(tenant, self._forgotten_s)
-        self._front_s = max(self._front_s, before_s)
+        if before_s > self._front_s:
+            self._front_s = before_s
         served[tenant] = before_s + (seconds / self._weights.get(tenant, 1.0) if self._weights else seconds)
         if len(served) > _MAX_TENANTS:
             least = sorted(served, key=served.__getitem__)[: len(served) - _MAX_TENANTS // 2]

@@ -67,17 +67,16 @@ class DueAttempts:
 
 
 class Attempts:
-    """The attempts of all steps that have a strategy: of each item without a result, the latest one."""
+    """The attempts of all steps that have a strategy: of each item without a result, the latest one.
+
+    Attributes:
+        of_query: the attempts that are followed, by query, node and item.
+    """
 
     def __init__(self) -> None:
-        self._of_query: dict[str, dict[int, dict[int, _Attempt]]] = {}
+        self.of_query: dict[str, dict[int, dict[int, _Attempt]]] = {}
         self._due: list[tuple[float, int, _Attempt]] = []
         self._numbers = count()
-
-    @property
-    def are_followed(self) -> bool:
-        """Whether there is any attempt to follow."""
-        return bool(self._of_query)
 
     @property
     def next_s(self) -> float | None:
@@ -116,23 +115,23 @@ class Attempts:
 
     def drop(self, query: str, node: int) -> list[str]:
         """Forget the attempts of a node whose result is no longer wanted; return their engines."""
-        dropped = self._of_query.get(query, {}).pop(node, {}).values()
+        dropped = self.of_query.get(query, {}).pop(node, {}).values()
         for attempt in dropped:
             attempt.missing.clear()
         return list(dict.fromkeys(_engine(attempt.request) for attempt in dropped))
 
     def end_query(self, query: str) -> None:
         """Forget the attempts of a query that has ended."""
-        for node in list(self._of_query.get(query, ())):
+        for node in list(self.of_query.get(query, ())):
             self.drop(query, node)
-        self._of_query.pop(query, None)
+        self.of_query.pop(query, None)
 
     def _of_node(self, query: str, node: int) -> dict[int, _Attempt]:
-        return self._of_query.get(query, {}).get(node, {})
+        return self.of_query.get(query, {}).get(node, {})
 
     def _begin(self, attempt: _Attempt, now_s: float) -> None:
         request = attempt.request
-        of_node = self._of_query.setdefault(request.query, {}).setdefault(request.node.id, {})
+        of_node = self.of_query.setdefault(request.query, {}).setdefault(request.node.id, {})
         of_node.update(dict.fromkeys(attempt.missing, attempt))
         if attempt.begins_s is None:
             self._watch(attempt, now_s)

@@ -11,11 +11,16 @@ _MOST_GIVEN_UP = 4096
 
 
 class EndingSessions:
-    """Sessions that have ended, of which variables are still given up."""
+    """Sessions that have ended, of which variables are still given up.
+
+    Attributes:
+        is_begun: whether variables were given up at this instant.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[str, tuple[SessionMachine, StrettoError, Reply]] = {}
         self._num_may_give_up = _MOST_GIVEN_UP
+        self.is_begun = False
 
     def __bool__(self) -> bool:
         return bool(self._sessions)
@@ -23,6 +28,7 @@ class EndingSessions:
     def renew(self) -> None:
         """Begin a new instant, at which variables may be given up again."""
         self._num_may_give_up = _MOST_GIVEN_UP
+        self.is_begun = False
 
     def add(self, query: str, session: SessionMachine, error: StrettoError, reply: Reply) -> None:
         """Add a session that has ended with an error, which its variables get too, and a reply."""
@@ -37,6 +43,7 @@ class EndingSessions:
             asked = self._num_may_give_up
             failed, number = session.close_some(error, asked)
             self._num_may_give_up -= number
+            self.is_begun = True
             actions += [Settled(query, name, failure) for name, failure in failed]
             if number == asked:
                 break

@@ -7,28 +7,22 @@ order of the ports, is the node's own. A failed hint counts as no hint.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from stretto.graph.execution_graph import In, Node
 from stretto.graph.graph import WHEN
 from stretto.model.errors import BadReply
-from stretto.model.record import record
 from stretto.model.values import ABSENT, Failure, first_failure
 from stretto.sched.queries.live_values import UNSET, Values
 
 _MAY_HAVE_FAILED = (Failure, list)
 
 
-@record
-class Gathered:
-    """The inputs found for a node when it starts, by port, or why the node cannot run.
-
-    `is_absent` is whether a required value is absent, because the step before it was skipped. `failure` comes
-    with the place of its port, as an earlier port whose list of items has not ended may fail too.
-    """
-
-    inputs: Mapping[str, object]
-    is_absent: bool
-    failure: tuple[int, Failure] | None
+Gathered: TypeAlias = tuple[Mapping[str, object], bool, tuple[int, Failure] | None]
+"""The inputs found for a node when it starts, by port, or why the node cannot run: whether a required value
+is absent, because the step before it was skipped, and the failure of an input. This comes with the place of
+its port, as an earlier port whose list of items has not ended may fail too.
+"""
 
 
 def gather_inputs(node: Node, values: Values) -> Gathered:
@@ -58,7 +52,7 @@ def gather_inputs(node: Node, values: Values) -> Gathered:
             passed_over = passed_over or (place, failure)
         elif not arg.is_hint:
             failed = failed or (place, failure)
-    return Gathered(inputs, is_absent, failed if inputs or failed else passed_over)
+    return inputs, is_absent, failed if inputs or failed else passed_over
 
 
 def item_of(value: object, index: int | None) -> object:

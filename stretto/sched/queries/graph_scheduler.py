@@ -265,21 +265,21 @@ class GraphScheduler:
             return
         if node.hint_from:
             self._withdraw_hint(node)
-        found = gather_inputs(node, self.values)
-        if found.is_absent:
+        inputs, is_absent, failure = gather_inputs(node, self.values)
+        if is_absent:
             self._end_with(node, ABSENT)
         elif node.is_mapped:
             self._states.move(node, "flowing")
-            self._streams.open(node, found)
+            self._streams.open(node, inputs, failure)
             self._feed(node)
-        elif found.failure is not None:
-            self._end_with(node, found.failure[1])
+        elif failure is not None:
+            self._end_with(node, failure[1])
         elif node.spec.evaluate is not None:
-            self._end(node, _evaluate(node, found.inputs))
+            self._end(node, _evaluate(node, inputs))
         elif node.spec.runs_on is None:
-            self._splice(node, found.inputs)
+            self._splice(node, inputs)
         else:
-            self._send(node, found.inputs, 0, 1, ())
+            self._send(node, inputs, 0, 1, ())
 
     def _withdraw_hint(self, reader: Node) -> None:
         """End the prefill ahead of `reader`, which has opened or ended, if it can help no other node.

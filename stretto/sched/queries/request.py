@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import field
 from functools import lru_cache
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from stretto.graph.execution_graph import Node
 from stretto.model.errors import BadServer, EngineBusy, StrettoError
@@ -45,6 +45,8 @@ class StepRequest:
         program_key: name of the program that it is a part of, which no other one has, of whatever tenant.
         source: what it resembles in work: the kind of its program, the template of its step, and the step
             without the number that tells steps of one name apart.
+        group_source: the same with the depth of its step, for what arrives at once with it.
+        asked: what the account of programs of its engine knows of it (`sched/orders/program_account.py`).
     """
 
     query: str
@@ -67,11 +69,15 @@ class StepRequest:
     is_continued: bool = False
     program_key: ProgramKey = field(init=False)
     source: tuple[str, str, str] = field(init=False)
+    group_source: tuple[str, str, str, str] = field(init=False)
+    asked: Any = field(init=False)
 
     def __post_init__(self) -> None:
         record = self.record
         self.program_key = (record.tenant, record.program) if record.program else self.query  # type: ignore[misc]
-        self.source = record.kind, self.node.template, _without_number(self.step)  # type: ignore[misc]
+        node = self.node
+        self.source, self.group_source = _sources(record.kind, node.template, self.step, node.depth)  # type: ignore[misc]
+        self.asked = None  # type: ignore[misc]
 
 
 _NOWHERE: frozenset[int] = frozenset()
@@ -271,9 +277,12 @@ class QueueEntry:
 
 
 @lru_cache(maxsize=4096)
-def _without_number(step: str) -> str:
+def _sources(
+    kind: str, template: str, step: str, depth: int
+) -> tuple[tuple[str, str, str], tuple[str, str, str, str]]:
     name, _, number = step.rpartition(".")
-    return name if name and number.isdecimal() else step
+    source = kind, template, name if name and number.isdecimal() else step
+    return source, (*source, str(depth))
 
 
 def runs_of(items: Iterable[int]) -> list[tuple[int, int]]:

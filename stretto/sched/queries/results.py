@@ -84,6 +84,8 @@ def checked_results(results: object, num_tasks: int) -> list[object]:
     Raises:
         BadReply: it is no list, or has not one result for each task.
     """
+    if type(results) is list and len(results) == num_tasks:
+        return results
     if not isinstance(results, list) and (isinstance(results, str) or not isinstance(results, Sequence)):
         raise BadReply(f"the engine answered a {type(results).__name__}, not a list")
     if len(results) != num_tasks:

@@ -14,7 +14,6 @@ from stretto.graph.execution_graph import Node
 from stretto.model.errors import BadReply
 from stretto.model.record import record
 from stretto.model.values import ABSENT, AbsentType, Failure
-from stretto.sched.queries.gathering import Gathered
 from stretto.sched.queries.live_values import UNSET, Values
 
 _NO_RESULTS = frozenset((AbsentType, Failure))
@@ -85,10 +84,10 @@ class Streams:
         self.growing: dict[int, list[object]] = {}
         self.mapped: dict[int, Mapped] = {}
 
-    def open(self, node: Node, gathered: Gathered) -> None:
-        """Begin to track a mapped node. Its inputs that are not item by item have come."""
+    def open(self, node: Node, inputs: Mapping[str, object], failure: tuple[int, Failure] | None) -> None:
+        """Begin to track a mapped node. Its inputs that are not item by item have come, or one has failed."""
         pieces = [arg.piece for arg in node.ins if arg.piece is not None]
-        self.mapped[node.id] = Mapped(gathered.inputs, min(pieces, default=1), gathered.failure)
+        self.mapped[node.id] = Mapped(inputs, min(pieces, default=1), failure)
 
     def feed(self, node: Node, values: Values, most: int | None = None) -> list[Items] | AbsentType | Failure:
         """Return the ranges of items that have arrived at a mapped node since the last call and can run, of
