@@ -72,6 +72,7 @@ class ProgramAccount:
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
         self._num_open: Counter[tuple[str, bool]] = Counter()
         """Number of open queries, by kind and whether their programs may make several."""
+        self._num_of_several = 0  # of them, those whose programs may
         self._of_query: dict[str, ProgramKey] = {}  # of programs of several queries
         self._silent = SilentPrograms()
 
@@ -228,7 +229,7 @@ class ProgramAccount:
     @property
     def are_mixed(self) -> bool:
         """Whether programs of several queries are served beside others."""
-        return len(self._num_open) > 1 and any(are_several for _, are_several in self._num_open)
+        return self._num_of_several > 0 and len(self._num_open) > 1
 
     def makes_one_query(self, kind: str) -> bool:
         """Return whether nearly all programs of a kind end after one query. Then not all of them need be made
@@ -278,6 +279,8 @@ class ProgramAccount:
         assert self._num_open == Counter(
             (one.kind, one.is_open_ended) for one in programs for _ in one.queries
         )
+        several = (len(one.queries) for one in programs if one.is_open_ended)
+        assert self._num_of_several == sum(several)
         for name, program in self._programs.items():
             assert program.name == name
             assert program.queries or program.is_open_ended
@@ -314,6 +317,7 @@ class ProgramAccount:
     def _begin(self, program: Program, query: str) -> AskedQuery:
         """Note that a program makes another query."""
         self._num_open[program.kind, program.is_open_ended] += 1
+        self._num_of_several += program.is_open_ended
         if program.is_open_ended:
             self._of_query[query] = program.name
             if program.counts_as_ended:
@@ -325,6 +329,7 @@ class ProgramAccount:
     def _close_query(self, program: Program) -> None:
         what = program.kind, program.is_open_ended
         self._num_open[what] -= 1
+        self._num_of_several -= program.is_open_ended
         if not self._num_open[what]:
             del self._num_open[what]
 
