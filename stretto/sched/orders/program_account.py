@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Set
 
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.tasks import Usage
+from stretto.sched.orders.ageing import AgeingClock
 from stretto.sched.orders.program import AskedGroup, AskedItems, AskedQuery, Program
 from stretto.sched.orders.silent_programs import SilentPrograms
 from stretto.sched.orders.tenants_served import NO_WEIGHTS, TenantsServed
@@ -46,6 +47,7 @@ class ProgramAccount:
     Attributes:
         learned: what earlier programs have asked for, also in this run.
         tenants: the service that tenants got.
+        ageing: how much waiting counts beside work.
         virtual_s: virtual time of the tenant that was served last, before that.
         on_charge: called with a tenant and the seconds of work that it has got, or fewer than was thought.
         num_held: called with a request; returns how many tokens of its prompt caches hold now, None if that
@@ -64,6 +66,7 @@ class ProgramAccount:
         self.on_charge: Callable[[str, float], None] | None = None
         self.num_held: Callable[[StepRequest], int | None] | None = None
         self.tenants = TenantsServed(weights)
+        self.ageing = AgeingClock()
         self._unit_s = unit_s
         self._output_s = output_s
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
@@ -124,7 +127,7 @@ class ProgramAccount:
         Nothing is corrected unless programs of several queries are served beside others. Of programs that
         are alike, those whose prefix is evicted would only wait for all the others.
         """
-        if self.num_held is None or request.hi > request.lo + 1 or not self._are_mixed:
+        if self.num_held is None or request.hi > request.lo + 1 or not self.are_mixed:
             return None
         num_held = self.num_held(request)
         part = _asked(request)
@@ -221,6 +224,11 @@ class ProgramAccount:
         self.virtual_s = self.tenants.charge(tenant, seconds)
 
     # --- what orders read
+
+    @property
+    def are_mixed(self) -> bool:
+        """Whether programs of several queries are served beside others."""
+        return len(self._num_open) > 1 and any(are_several for _, are_several in self._num_open)
 
     def makes_one_query(self, kind: str) -> bool:
         """Return whether nearly all programs of a kind end after one query. Then not all of them need be made
@@ -319,11 +327,6 @@ class ProgramAccount:
         self._num_open[what] -= 1
         if not self._num_open[what]:
             del self._num_open[what]
-
-    @property
-    def _are_mixed(self) -> bool:
-        """Whether programs of several queries are served beside others."""
-        return len(self._num_open) > 1 and any(are_several for _, are_several in self._num_open)
 
     def _judge(self, kind: str, now_s: float) -> None:
         """Learn how programs of a kind have gone on."""
