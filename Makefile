@@ -175,7 +175,7 @@ check-clients: env ## clients of OpenAI's API at stretto serve, each in an envir
 real-servers-check: env vllm-env ## real vLLM servers: agents, programs, OpenAI's client at each door, a Batch file with kills, roles, room (3 GB, 40 minutes)
 	$(BIN)/stretto models add smollm2
 	$(BIN)/$(PIP_INSTALL) openai
-	$(BIN)/python -m checks.real_servers
+	$(BIN)/python -m checks.real_servers --vllm $(VLLM_VENV)/bin/python
 
 image-check: ## the steps of deploy/Dockerfile in a chroot, and a chat through what they build (0.2 GB, some minutes; root)
 	$(PYTHON) -m checks.image_check $(if $(BASE),--base $(BASE))

@@ -23,8 +23,8 @@ class BenchmarkOptions:
         vllm: Python interpreter of an environment with vLLM; None for that of `make vllm-env`. The benchmark
             router is run on two servers of it, if it is named.
         checkpoint: folder of an LLM; None for the benchmark's own.
-        cells: folder that keeps finished runs, which are not repeated (fleet, placement, parrot, programs,
-            answers); None for `runs/` and the name of the benchmark.
+        cells: folder that keeps finished runs, which are not repeated (door, fleet, placement, parrot,
+            programs, answers); None for `runs/` and the name of the benchmark.
         faults: measure what faults of servers cost, instead of the benchmark's usual tables (fleet, router).
         virtual: run only what takes place in virtual time (fleet, placement, programs).
         fleet: compare routers before a fleet of emulated servers, instead of their cost (router); or run

@@ -62,7 +62,7 @@ def measure(size: Size, options: BenchmarkOptions) -> Report:
     rows, goals = [], []
     for name, load in loads(size):
         options.say(name)
-        found = [_compared(load, options.seed + repeat) for repeat in range(size.repeats)]
+        found = [compared(load, options.seed + repeat) for repeat in range(size.repeats)]
         values = {key: median(one[key] for one in found) for key in found[0]}
         values["longest_p95"] = max(one["p95_times"] for one in found)
         rows.append(Row(TABLE, name, values, "simulated"))
@@ -89,7 +89,8 @@ def loads(size: Size) -> Iterator[tuple[str, Load]]:
                 yield f"{kind}: {people} people, {servers} servers", load
 
 
-def _compared(load: Load, seed: int) -> dict[str, float]:
+def compared(load: Load, seed: int) -> dict[str, float]:
+    """Return what a batch gets beside people in virtual time, and how much longer they wait for it."""
     without = Run(replace(load, with_batch=False), seed).run()
     ours = Run(load, seed, USUAL_RULES).run()
     alone = Run(replace(load, people=0), seed).run()

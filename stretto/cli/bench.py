@@ -53,8 +53,8 @@ class BenchOptions:
         Path | None,
         typer.Option(
             "--cells",
-            help="Folder that keeps finished runs, so that an interrupted benchmark goes on (fleet, "
-            "placement, parrot, programs, answers). Default: runs/NAME.",
+            help="Folder that keeps finished runs, so that an interrupted benchmark goes on (door, "
+            "fleet, placement, parrot, programs, answers). Default: runs/NAME.",
             metavar="DIR",
         ),
     ] = None

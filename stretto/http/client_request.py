@@ -67,6 +67,7 @@ class ClientRequest:
         keeps_alive: whether the connection can be used after it.
         takes_chunks: whether the answer may be sent in chunks (HTTP/1.1).
         limits: limits of the request; None until its head has been looked at.
+        sink: takes the body as it comes; None if it is kept here.
         refusal: why it cannot be served, if that is known before it is read to its end.
         found: what the application has found out at its head, such as its route.
         on_sent: called with True when it is sent to a worker, and with False when it is taken back and waits
@@ -84,6 +85,7 @@ class ClientRequest:
     keeps_alive: bool = True
     takes_chunks: bool = True
     limits: RequestLimits | None = None
+    sink: BodySink | None = None
     refusal: Refused | None = None
     found: Any = None
     on_sent: Callable[[bool], None] | None = None
@@ -122,11 +124,6 @@ class ClientRequest:
     def drop_body(self) -> None:
         """Forget the body, because nobody wants an answer any more."""
         self._body = []
-
-    @property
-    def sink(self) -> BodySink | None:
-        """What takes the body as it comes; None if it is kept here."""
-        return None if self.limits is None else self.limits.sink
 
 
 def path_of(target: bytes) -> tuple[str, str]:

@@ -75,8 +75,8 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes of the answer to the client."""
         self._has_answer = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        if (transport := self._transport) is not None and not transport.is_closing():
+            transport.write(data)
 
     def answer(
         self, status: int, headers: Headers, body: bytes, *, keeps_alive: bool, reason: bytes = b""

@@ -218,7 +218,7 @@ class RequestReader:
             self._refuse_inside(too_much_held())
         if limits.budget is not self._budget:
             self._move_to(limits.budget)
-        request.limits = limits
+        request.limits, request.sink = limits, limits.sink
         if limits.sink is not None:
             limits.sink.on_room = self.on_room
         if waits:

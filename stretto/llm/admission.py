@@ -14,10 +14,10 @@ class WaitingQueue:
     """The waiting sequences of an LLM instance, sorted by rank (a tuple of numbers, the priority; smallest
     first), then by arrival.
 
-    The first number of a rank counts as seconds, such as the time of arrival. Sequences for which it falls
-    into the same interval of `level_s` seconds make a level; within a level, sequences with more of their
-    prompt cached may go first. Only the first `lookahead` sequences are considered, so a long queue costs no
-    more than a short one.
+    The first number of a rank counts as seconds, such as the time of arrival, or as e-folds of work.
+    Sequences for which it falls into the same interval of `level_s` seconds, or e-folds, make a level; within
+    a level, sequences with more of their prompt cached may go first. Only the first `lookahead` sequences are
+    considered, so a long queue costs no more than a short one.
     """
 
     def __init__(self, level_s: float, lookahead: int) -> None:

@@ -14,11 +14,10 @@ _Machine = TypeVar("_Machine")
 
 
 class Backlog:
-    """Calls of which nobody needs to know at once what comes of them. They are made in their order: when many
-    wait, or by `catch_up`, which comes before each question whose answer depends on them.
+    """Calls of which nobody needs to know at once what comes of them. They are made in their order by
+    `catch_up`, which comes before each question whose answer depends on them.
 
     Args:
-        most: number of calls that wait, at which all are made; None for no limit.
         soon: called with `catch_up` when there is something to do; None where nobody needs it soon.
         on_error: called with what a call raises; None raises it.
 
@@ -28,12 +27,10 @@ class Backlog:
 
     def __init__(
         self,
-        most: int | None = None,
         soon: Callable[[Callable[[], None]], object] | None = None,
         on_error: Callable[[Exception], object] | None = None,
     ) -> None:
         self.waiting: deque[Callable[[], object]] = deque()
-        self._most = most
         self._soon = soon
         self._on_error = on_error
         self._is_catching_up = False
@@ -43,8 +40,6 @@ class Backlog:
         if self._soon is not None and not self.waiting:
             self._soon(self.catch_up)
         self.waiting.append(call)
-        if self._most is not None and len(self.waiting) >= self._most:
-            self.catch_up()
 
     def catch_up(self) -> None:
         """Call now what waits, in order. A call that comes of these calls waits for its turn. What a call
@@ -72,7 +67,7 @@ class DeferredMachine(Generic[_Machine]):
     in the order in which they happened.
 
     Args:
-        most: number of events that wait at most.
+        most: number of events that wait, at which the machine gets all.
         is_asked: returns whether the machine is being asked, so that it gets each event at once.
 
     Attributes:
@@ -82,12 +77,14 @@ class DeferredMachine(Generic[_Machine]):
     def __init__(self, machine: _Machine, most: int, is_asked: Callable[[], bool]) -> None:
         self.machine = machine
         self._is_asked = is_asked
-        self._events = Backlog(most)
+        self._most = most
+        self._events = Backlog()
 
     def tell(self, event: Callable[_P, object], *values: _P.args, **named: _P.kwargs) -> None:
         """Call a method of the machine for an event, now or later."""
-        self._events.add(partial(event, *values, **named))
-        if self._is_asked():
+        waiting = self._events.waiting
+        waiting.append(partial(event, *values, **named))
+        if len(waiting) >= self._most or self._is_asked():
             self._events.catch_up()
 
     def catch_up(self) -> None:

@@ -42,7 +42,7 @@ class TracedProgram(Template):
         self.outputs, self.order, self.components = {}, (), []
         names = inputs_of(function)
         self.inputs = tuple((name, "any") for name in names)
-        tracer = _Tracer()
+        tracer = CallTracer(_refused)
         given = {name: SemanticVariable(name=name) for name in names}
         token = CURRENT.set(tracer)
         try:
@@ -84,11 +84,7 @@ class TracedProgram(Template):
         Raises:
             ConfigError: an input is missing or unknown.
         """
-        known = [name for name, _ in self.inputs]
-        if missing := [name for name in known if name not in inputs]:
-            raise ConfigError(f"{self.name}: the request brings no input {missing[0]!r}")
-        if unknown := [name for name in inputs if name not in known]:
-            raise ConfigError(f"{self.name} has no input {unknown[0]!r:.80}; it has {', '.join(known)}")
+        check_names(self.name, [name for name, _ in self.inputs], inputs)
         given = {name: inputs[self._params[variable]] for name, variable in self._bound.items()}
         return {name: value for name, value in {**self._constants, **given}.items() if name in self._needed}
 
@@ -101,8 +97,12 @@ def inputs_of(function: Callable[..., object]) -> list[str]:
     """Return the parameters that a program must be given: those without a default.
 
     Raises:
-        ConfigError: it takes any number of arguments.
+        ConfigError: it takes any number of arguments, or is asynchronous.
     """
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(
+            f"{function.__name__} is asynchronous; a program to plan waits with get, not with await"
+        )
     found = []
     for name, one in inspect.signature(function).parameters.items():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):
@@ -112,15 +112,25 @@ def inputs_of(function: Callable[..., object]) -> list[str]:
     return found
 
 
-def _variables(returned: object, name: str) -> Mapping[str, SemanticVariable]:
+def check_names(program: str, known: Sequence[str], inputs: Mapping[str, object]) -> None:
+    """Check that a request brings the inputs of a program. Raises ConfigError if not."""
+    if missing := [name for name in known if name not in inputs]:
+        raise ConfigError(f"{program}: the request brings no input {missing[0]!r}")
+    if unknown := [name for name in inputs if name not in known]:
+        raise ConfigError(f"{program} has no input {unknown[0]!r:.80}; it has {', '.join(known)}")
+
+
+def outputs_of(returned: object) -> Mapping[str, object]:
     """Return what a program returns, by the names of its outputs."""
-    many: Mapping[str, object]
     if isinstance(returned, dict):
-        many = returned
-    elif isinstance(returned, list | tuple):
-        many = {f"output{place}": value for place, value in enumerate(returned, 1)}
-    else:
-        many = {"output": returned}
+        return returned
+    if isinstance(returned, list | tuple):
+        return {f"output{place}": value for place, value in enumerate(returned, 1)}
+    return {"output": returned}
+
+
+def _variables(returned: object, name: str) -> Mapping[str, SemanticVariable]:
+    many = outputs_of(returned)
     found = {key: value for key, value in many.items() if isinstance(value, SemanticVariable)}
     if not found or len(found) < len(many) or not all(isinstance(key, str) for key in found):
         raise UserError(f"{name} must return variables that its calls make, got {returned!r:.80}")
@@ -144,11 +154,16 @@ def _pruned(graph: Graph) -> Graph:
     )
 
 
-class _Tracer:
-    """A client that notes calls, and makes none."""
+class CallTracer:
+    """A client that notes calls, and makes none.
 
-    def __init__(self) -> None:
+    Args:
+        get: returns the value of a variable for which the program waits, or raises.
+    """
+
+    def __init__(self, get: Callable[[str], object]) -> None:
         self.ledger = Ledger()
+        self._get = get
         self.calls: list[WaitingCall] = []
         self.values: dict[str, object] = {}
 
@@ -181,33 +196,37 @@ class _Tracer:
         """Refuse a Python function on values."""
         raise UserError(f"{name} is a Python function on values; plans are for calls of LLMs alone")
 
-    def get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> NoReturn:
-        """Refuse to wait."""
-        raise _waits(name)
+    def get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> object:
+        """Return a value that is set or known."""
+        return self.values[name] if name in self.values else self._get(name)
 
     async def aget(self, name: str, perf: Criteria | None, timeout_s: float | None) -> NoReturn:
         """Refuse to wait."""
-        raise _waits(name)
+        _refused(name)
 
     def stream(self, name: str, perf: Criteria | None) -> AsyncIterator[str]:
         """Refuse to wait."""
-        raise _waits(name)
+        _refused(name)
 
     def stream_sync(self, name: str, perf: Criteria | None) -> Iterator[str]:
         """Refuse to wait."""
-        raise _waits(name)
+        _refused(name)
 
     def usage_of(self, name: str) -> Usage:
         """Refuse to wait."""
-        raise _waits(name)
+        _refused(name)
 
     def drop(self, name: str) -> None:
         """Do nothing: no variable takes room."""
 
 
-def _waits(name: str) -> UserError:
-    return UserError(
-        f"it waits for {name!r}, so its Python decides what is asked next; a plan needs all calls before. "
-        "Return the variable instead, and write what depends on it with when=, P.condition and "
+class PythonWaits(UserError):
+    """A program waits for an answer, so that its Python decides what it asks next."""
+
+
+def _refused(name: str) -> NoReturn:
+    raise PythonWaits(
+        f"it waits for {name!r}, so its Python decides what is asked next, which a graph of its calls cannot "
+        "say. Return the variable instead, and write what depends on it with when=, P.condition and "
         "P.first_present"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from stretto.http.body_readers import BodyReaders
@@ -29,7 +29,7 @@ class AnswerOwner(Protocol):
     outgoing: OutgoingRequest
     trace: RequestTrace
     attempts: Attempts
-    act: Callable[[list[RouterAction]], None]
+    act: Callable[[Sequence[RouterAction]], None]
 
     @property
     def router_state(self) -> RouterState:
@@ -39,6 +39,10 @@ class AnswerOwner(Protocol):
     @property
     def has_ended(self) -> bool:
         """Whether the request has been answered, or its client has left."""
+        ...
+
+    def should_be_good(self, answer: AnswerParser) -> bool:
+        """Return whether an answer says that it is what was asked for, where others may be asked too."""
         ...
 
     def head_came(self) -> None:

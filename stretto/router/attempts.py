@@ -10,7 +10,6 @@ from typing import Protocol
 
 from stretto.model.errors import EngineTimeout
 from stretto.router.attempt import Attempt, AttemptOwner
-from stretto.router.hedge_attempt import HedgeAttempt, Hedged
 from stretto.router.messages import Send, Ticket
 from stretto.router.outgoing import OutgoingRequest
 from stretto.router.worker_link import WorkerLink
@@ -20,7 +19,27 @@ _AFTER_LAST_S = 1.0
 """Seconds for which a worker may keep a stream open after its last event."""
 
 
-class AttemptsOwner(Hedged, Protocol):
+class SecondAttempt(Protocol):
+    """The second attempt of a request (`hedge_attempt.py`).
+
+    Attributes:
+        action: where it was sent, why, and its ticket.
+        link: the way to its worker.
+    """
+
+    action: Send
+    link: WorkerLink
+
+    def hand_over(self) -> Attempt:
+        """Return the attempt, which reports to the request from now on."""
+        ...
+
+    def stop(self) -> None:
+        """Abort the attempt, if it has not ended."""
+        ...
+
+
+class AttemptsOwner(AttemptOwner, Protocol):
     """The receiver of what attempts bring."""
 
     @property
@@ -50,7 +69,7 @@ class Attempts:
         on_sent: Callable[[bool], None] | None,
     ) -> None:
         self.running: Attempt | None = None
-        self.second: HedgeAttempt | None = None
+        self.second: SecondAttempt | None = None
         self.is_paused = self.was_paused = False
         self._owner = owner
         self._outgoing = outgoing
@@ -112,11 +131,10 @@ class Attempts:
 
     # --- the second attempt
 
-    def hedge(self, action: Send, link: WorkerLink, forget: Callable[[Ticket], object]) -> HedgeAttempt:
-        """Begin a second attempt beside the one that runs."""
+    def begin_second(self, second: SecondAttempt) -> None:
+        """Note a second attempt beside the one that runs."""
         self._trace.was_hedged = True
-        self.second = HedgeAttempt(action, link, self._outgoing.data_for(link), self._owner, forget)
-        return self.second
+        self.second = second
 
     def take_hedge(self) -> None:
         """Go on with the second attempt in place of the first, which is over."""

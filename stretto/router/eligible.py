@@ -114,11 +114,6 @@ class Eligible:
             name = f"{name}/offline"
         return f"{name}/limited" if is_limited else name
 
-    @property
-    def cuts_priority(self) -> bool:
-        """Whether a worker knows no field `priority`."""
-        return any(not worker.config.takes_priority for worker in self._workers)
-
     def is_listed(self, model: str) -> bool:
         """Return whether a worker that takes requests lists a model."""
         return bool(self._workers.listing(model))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Protocol
@@ -16,27 +15,17 @@ from stretto.http.served import Answering
 from stretto.operate.spans import Spans
 from stretto.router.answers import UsageReader
 from stretto.router.attempts import Attempts
-from stretto.router.head import REQUEST_ID
+from stretto.router.hedge_attempt import HedgeAttempt
 from stretto.router.messages import RoutedRequest, RouterAction, Send, Ticket, WorkerId, WorkerUsage
 from stretto.router.outgoing import OutgoingRequest
 from stretto.router.prefill_answer import PrefillAnswer
 from stretto.router.programs import RoutedProgram
-from stretto.router.replies import error_body, error_event, error_headers
+from stretto.router.replies import error_event
 from stretto.router.router_state import RouterState
 from stretto.router.taken_answer import TakenAnswer
-from stretto.router.told_headers import RETRY_AFTER, told_headers, told_retry_s
+from stretto.router.told_headers import last_answer, router_error, told_retry_s
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.request_trace import RequestTrace
-from stretto.wire.errors import REDIRECTIONS, ApiError, is_passing
-
-_KINDS = {
-    500: "InternalServerError",
-    404: "NotFoundError",
-    429: "RateLimitError",
-    503: "ServiceUnavailableError",
-    502: "UpstreamError",
-}
-"""Kinds of the router's own errors, by status."""
 
 
 class ExchangeDoor(Protocol):
@@ -96,7 +85,8 @@ class RoutedExchange:
         self.trace = RequestTrace(self.outgoing.request_id, request.path, arrived_s)
         self._taken = TakenAnswer(self)
         self.attempts = Attempts(self._taken, self.outgoing, self.trace, request.on_sent)
-        self.act, self.readers = door.act, door.readers
+        self.act: Callable[[Sequence[RouterAction]], None] = door.act
+        self.readers = door.readers
 
     @property
     def router_state(self) -> RouterState:
@@ -112,6 +102,11 @@ class RoutedExchange:
     def was_answered(self) -> bool:
         """Whether at least a part of an answer with status 200 has been passed on."""
         return self.trace.status == 200 or self._taken.is_good
+
+    def should_be_good(self, answer: AnswerParser) -> bool:
+        """Return whether an answer says that it is what was asked for, where others may be asked too."""
+        is_asked = self.outgoing.is_repeatable and self.request.method == b"POST"
+        return is_asked and answer.status in (200, 203)
 
     # --- its life
 
@@ -209,53 +204,26 @@ class RoutedExchange:
         """Begin an attempt at a worker."""
         owner = None
         if action.part == "prefill":
-            owner = PrefillAnswer(self, self._taken, self.attempts.report_to)
+            owner = PrefillAnswer(self, self._taken)
         self.attempts.send(action, link, owner)
 
-    def prefilled(self, transfer: Mapping[str, object], usage: WorkerUsage) -> None:
-        """Go on with the answer at another worker, which is sent `transfer`."""
-        self.attempts.running = None
-        self.outgoing.transfer = transfer
-        self.trace.cached_tokens = usage.num_cached
-        self.act(self.router_state.prefills.done(self.ticket, usage, monotonic()))
-
-    def prefill_refused(self, reason: str) -> None:
-        """Go on after a worker's answer to the prompt without what another worker needs."""
-        self.attempts.running = None
-        self.trace.failed(reason)
-        self.refused_by_worker(502, reason, None)
-
-    def prefill_unfit(self, status: int) -> None:
-        """Go on with the whole request, as a worker takes no prompt alone of it."""
-        self.attempts.running = None
-        self.trace.failed(f"it answered a prompt with status {status}")
-        self.act(self.router_state.prefills.unfit(self.ticket, status, monotonic()))
+    def hedge(self, action: Send, link: WorkerLink, forget: Callable[[Ticket], object]) -> HedgeAttempt:
+        """Begin a second attempt beside the one that runs."""
+        second = HedgeAttempt(action, link, self, self._taken, forget)
+        self.attempts.begin_second(second)
+        return second
 
     def give_up(self, reason: str) -> None:
         """Abort the attempt that runs, and count it as failed."""
         self.attempts.give_up(reason)
 
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
-        """Answer with the last worker's failure if there is one, or with an error of the router.
-
-        A redirection is never passed on: it leads away from the router. An answer that has begun is cut.
-        """
+        """Answer with the last worker's failure, or with a router's error; cut an answer that has begun."""
         if self._taken.stream is not None:
             self.cut(message)
             return
-        failure = self._taken.failure
-        if status in REDIRECTIONS:
-            status, failure = 502, None
-        if failure is not None and (is_passing(failure[0]) or failure[0] == status):
-            status, headers, body = failure
-            if status == 429 and retry_after_s is not None:
-                headers = [line for line in headers if line[0] != RETRY_AFTER]
-                headers.append((RETRY_AFTER, b"%d" % math.ceil(retry_after_s)))
-        else:
-            error = ApiError(status, message, _KINDS.get(status, "UpstreamError"), None, retry_after_s)
-            headers, body = error_headers(error), error_body(error)
-            told = told_headers(self.trace, self.program)
-            headers = [*headers, *told, (REQUEST_ID, self.trace.request_id.encode("latin-1"))]
+        error = router_error(status, message, retry_after_s)
+        status, headers, body = last_answer(error, self._taken.failure, self.trace, self.program)
         self.trace.error = message
         self._leave(status, monotonic())
         self.door.ended(self)

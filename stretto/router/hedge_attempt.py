@@ -7,36 +7,22 @@ at the state machine, and takes the place of the first when it wins.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from time import monotonic
 
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.model.errors import EngineFailure
+from stretto.router.answer_owner import AnswerOwner
+from stretto.router.answers import is_page
 from stretto.router.attempt import Attempt, AttemptOwner
 from stretto.router.messages import Send, Ticket
 from stretto.router.worker_link import WorkerLink
-
-
-class Hedged(AttemptOwner, Protocol):
-    """The request that has a second attempt."""
-
-    def hedge_begins(self, answer: AnswerParser) -> None:
-        """Handle the head of the second attempt's answer."""
-        ...
-
-    def hedge_fails(self, reason: str, *, was_sent: bool) -> None:
-        """Handle that the second attempt has failed."""
-        ...
-
-    def hedge_is_over(self) -> None:
-        """Go on with the first attempt alone."""
-        ...
 
 
 class HedgeAttempt:
     """The second attempt of a request.
 
     Args:
-        data: the request in two parts, as for `Attempt`.
+        taken: the answer to the request, which gets what this attempt brings once it goes on alone.
         forget: called with the ticket when the attempt has ended or goes on as the only one.
 
     Attributes:
@@ -48,21 +34,23 @@ class HedgeAttempt:
         self,
         action: Send,
         link: WorkerLink,
-        data: tuple[bytes, bytes],
-        request: Hedged,
+        exchange: AnswerOwner,
+        taken: AttemptOwner,
         forget: Callable[[Ticket], object],
     ) -> None:
         self.action = action
         self.link = link
-        self._request = request
+        self._exchange = exchange
+        self._taken = taken
         self._forget = forget
+        data = exchange.outgoing.data_for(link)
         self._attempt: Attempt | None = Attempt(link.connections, data, self, may_reuse=True)
 
     def hand_over(self) -> Attempt:
         """Return the attempt, which reports to the request from now on."""
         attempt, self._attempt = self._attempt, None
         assert attempt is not None, "it has not ended"
-        attempt.report_to(self._request)
+        attempt.report_to(self._taken)
         self._forget(self.action.ticket)
         return attempt
 
@@ -84,7 +72,7 @@ class HedgeAttempt:
     def refuse(self, status: int, message: str, retry_after_s: float | None) -> None:
         """End the attempt, which is not repeated."""
         self.stop()
-        self._request.hedge_is_over()
+        self._exchange.attempts.second = None
 
     def cut(self, reason: str) -> None:
         """End the attempt."""
@@ -93,8 +81,17 @@ class HedgeAttempt:
     # --- what the worker does
 
     def on_head(self, answer: AnswerParser) -> None:
-        """Tell the request, which stops the attempt or goes on with it."""
-        self._request.hedge_begins(answer)
+        """Go on with this attempt in place of the first if its answer is good; else it is over."""
+        exchange, ticket = self._exchange, self.action.ticket
+        if answer.status >= 400 or (exchange.should_be_good(answer) and is_page(answer.content_type)):
+            self.give_up("")
+            status = answer.status if answer.status >= 400 else 502
+            exchange.act(exchange.router_state.refused(ticket, status, monotonic()))
+            return
+        exchange.attempts.stop()
+        exchange.trace.failed("the second attempt began first")
+        exchange.act(exchange.router_state.hedge_won(exchange.ticket, monotonic()))
+        self._taken.on_head(answer)
 
     def on_body(self, data: bytes) -> None:
         """Take nothing: at the head the attempt was handed over or stopped."""
@@ -103,11 +100,14 @@ class HedgeAttempt:
         """Take nothing, as `on_body`."""
 
     def on_failed(self, failure: EngineFailure, *, was_sent: bool) -> None:
-        """Tell the request."""
+        """Go on with the first attempt alone."""
         self._attempt = None
-        self._request.hedge_fails(failure.message, was_sent=was_sent)
+        exchange = self._exchange
+        if exchange.attempts.second is not None:
+            ticket, reason, now_s = self.action.ticket, failure.message, monotonic()
+            exchange.act(exchange.router_state.failed(ticket, reason, now_s, was_sent=was_sent))
 
     def on_broken(self) -> None:
         """End the request with this attempt."""
         self.stop()
-        self._request.on_broken()
+        self._taken.on_broken()

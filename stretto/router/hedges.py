@@ -64,10 +64,13 @@ class Hedges:
 
     Args:
         share: largest share of requests that are sent a second time; 0 for none.
+
+    Attributes:
+        are_on: whether any are; else there is nothing to count or to learn.
     """
 
     def __init__(self, share: float) -> None:
-        self._share = share
+        self._share, self.are_on = share, share > 0
         self._left = 0.0
         self._waits: OrderedDict[_Kind, _Waits] = OrderedDict()
         self._dues: list[tuple[float, Ticket, int]] = []
@@ -90,7 +93,7 @@ class Hedges:
         """Return whether a request may be sent a second time. What is offline has no hurry: it waits for
         others, and may be withdrawn.
         """
-        return self._share > 0 and request.may_hedge and request.objective != "offline"
+        return self.are_on and request.may_hedge and request.objective != "offline"
 
     def due(self, now_s: float) -> list[tuple[Ticket, int]]:
         """Return the requests that are stragglers by now, unless their answers have begun, each with the

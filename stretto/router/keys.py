@@ -6,20 +6,28 @@ client alone if the client has brought it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 from stretto.http.client.headers import Headers
 
 KEY_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 """Headers by which a client brings a key of its own."""
+_MAX_DIGESTS = 256
+"""Keys of clients whose digests are kept, at most 16 MB of them: a key is no longer than a head."""
 _MAX_KEYS = 1000
 """Keys of clients for which one worker's rests are remembered: about 200 kB."""
 
 
 def client_key(headers: Headers) -> str:
     """Return a digest of the key that a request brings; "" if it brings none."""
-    lines = [line for line in headers if line[0] in KEY_HEADERS]
-    return blake2b(repr(lines).encode(), digest_size=16).hexdigest() if lines else ""
+    lines = tuple([line for line in headers if line[0] in KEY_HEADERS])
+    return _digest(lines) if lines else ""
+
+
+@lru_cache(_MAX_DIGESTS)
+def _digest(lines: tuple[tuple[bytes, bytes], ...]) -> str:
+    return blake2b(repr([*lines]).encode(), digest_size=16).hexdigest()
 
 
 class KeyRests:

@@ -13,10 +13,8 @@ from itertools import count
 from stretto.cluster.placement import Bound, Choice, Placement, Unbound
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.costs.learned_work import LearnedWork
-from stretto.model.backlog import DeferredMachine
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.replica import Engine
-from stretto.model.tasks import Usage
 from stretto.router import believable
 from stretto.router.announcing.announcer import Announcer
 from stretto.router.announcing.records import ended_record, left_record, sent_record
@@ -34,24 +32,19 @@ from stretto.router.messages import (
     WorkerUsage,
 )
 from stretto.router.offline_at_workers import USUAL_RULES, OfflineRules, is_offline_request
-from stretto.router.queued_request import step_of, step_usage
+from stretto.router.queued_request import step_usage
+from stretto.router.request_account import RequestAccount
 from stretto.router.room_at_workers import RoomAtWorkers
 from stretto.router.routed_client import Client, explained
 from stretto.router.split_requests import part_of
 from stretto.router.waiting import QueueName, Waiting, ticket_of
 from stretto.router.waiting_limit import WaitingLimit
 from stretto.router.workers import MOST_TOKENS, Worker, Workers
-from stretto.sched.orders.order import prices_s
-from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
 UNKNOWN = WorkerUsage()
 TURN = "its turn"
-_WATCHED = 8
-"""Number of programs of which the first request of one is made known to the account in any case."""
-_MOST_UNTOLD = 64
-"""Most events that the account gets later."""
 
 
 def queue_engine(name: str, config: RouterConfig) -> Engine:
@@ -94,11 +87,12 @@ class OpenRequests:
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
         engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
-        account = ProgramAccount(*prices_s(engine, profile), tenant_weights, learned)
-        self.account = DeferredMachine(
-            account, _MOST_UNTOLD, lambda: bool(self.waiting.queues) or self.announcer is not None
-        )
-        self.waiting = Waiting(engine, profile, account, config.max_wait_s)
+
+        def is_asked() -> bool:
+            return bool(self.waiting.queues) or self.announcer is not None
+
+        self.account = RequestAccount(engine, profile, tenant_weights, learned, is_asked)
+        self.waiting = Waiting(engine, profile, self.account.machine, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)
         self.clients: dict[Ticket, Client] = {}
@@ -136,25 +130,12 @@ class OpenRequests:
         return () if worker is None else (worker.server,)
 
     def is_left_out(self, ticket: Ticket, request: RoutedRequest) -> bool:
-        """Return whether the request of a program need not be made known to the account: while nothing waits,
-        first requests where nearly all programs make only one, but for one of `_WATCHED`, by which it is
-        noticed when that changes.
-        """
-        program = request.program
-        if program.has_returned or request.step is not None or self.waiting.queues or self.room.held:
-            return False
-        return ticket % _WATCHED != 0 and self.account.machine.makes_one_query(request.model)
+        """Return whether the request of a program need not be made known to the account."""
+        return not (self.waiting.queues or self.room.held) and self.account.is_left_out(ticket, request)
 
     def step_of(self, ticket: Ticket) -> StepRequest:
-        """Return a request as queues and accounts know it. Those that belong to no program, and need not
-        wait, are not made known.
-        """
-        client = self.clients[ticket]
-        if client.step is None:
-            num_tokens, since_s = client.placed.num_tokens, client.arrived_s
-            client.step = step_of(ticket, client.request, num_tokens, since_s, client.deadline_s)
-            self.account.tell(self.account.machine.arrived, client.step, client.expected_output, since_s)
-        return client.step
+        """Return a request as queues and accounts know it."""
+        return self.account.step_of(ticket, self.clients[ticket])
 
     def send(self, ticket: Ticket, choice: Choice, now_s: float) -> Send:
         """Count a request as running at the worker that was chosen for it, and have it sent."""
@@ -167,7 +148,7 @@ class OpenRequests:
         self.by_worker.setdefault(choice.instance, {})[ticket] = None
         client.num_attempts += 1
         client.sent_s, client.has_head = now_s, False
-        if (part := part_of(worker, client)) == "whole":
+        if (part := part_of(worker, client)) == "whole" and self.hedges.are_on:
             self.hedges.sent(ticket, client.request, client.num_attempts, now_s)
         client.tried.add(choice.instance)
         client.again_at.discard(choice.instance)
@@ -176,8 +157,7 @@ class OpenRequests:
         if self.announcer is not None and worker is not None:
             room = self.room.place_of(ticket)
             self.announcer.sent(sent_record(ticket, client.request, client.running, worker.server, room))
-        if client.step is not None:
-            self.account.tell(self.account.machine.sent, client.step, now_s)
+        self.account.sent(client, now_s)
         if client.has_waited:
             self.turn_rate.note(client.placed.all_tokens, now_s)
         choice = explained(client, choice)
@@ -277,15 +257,7 @@ class OpenRequests:
         if client.hedge_of is not None and (first := self.clients.get(client.hedge_of)) is not None:
             first.hedge = None
         counts = step_usage(usage)
-        if (step := client.step) is not None:
-            tell, account = self.account.tell, self.account.machine
-            if usage.num_output is not None:
-                tell(account.answered, step, counts or Usage(), usage.num_output, now_s)
-            else:
-                tell(account.withdrawn, step.query, step.node.id)
-            tell(account.query_ended, step.query)
-            if client.request.program.is_final:
-                tell(account.program_ended, client.request.program.name, step.record.tenant)
+        self.account.ended(client, usage, now_s)
         if self.announcer is not None and self.room.place_of(ticket) != "unknown":
             self.announcer.left(left_record(ticket, counts, was_refused=was_refused))
         self.room.ended(ticket, client.request, counts, now_s, was_refused=was_refused)

@@ -10,7 +10,7 @@ from stretto.http.client_request import ClientRequest
 from stretto.router.body_edits import Span, edited
 from stretto.router.head import TRACEPARENT, with_ids
 from stretto.router.messages import Part, RoutedRequest
-from stretto.router.prefill_answer import answer_body, prefill_body
+from stretto.router.prefill_bodies import answer_body, prefill_body
 from stretto.router.replies import json_body
 from stretto.router.worker_link import WorkerLink
 

@@ -167,7 +167,7 @@ class RouterState:
         if (client := self._clients.get(ticket)) is None or client.running is None:
             return []
         client.has_begun = True
-        if status < 400 and client.prefilled is None:
+        if self._open.hedges.are_on and status < 400 and client.prefilled is None:
             self._open.hedges.learn(client.request, now_s - client.sent_s)
         judged = self.refusing.judge(client, now_s, is_well=status < 300) if client.refused_by else []
         self._loads.first_byte(client.running, now_s)
@@ -197,7 +197,7 @@ class RouterState:
         client_key = client.request.client_key
         if client.home.is_sought and status < 400:
             self.stored(ticket, client.request.stored_id, is_made=False)
-        if status < 400 and not client.has_begun and client.prefilled is None:
+        if self._open.hedges.are_on and status < 400 and not client.has_begun and client.prefilled is None:
             self._open.hedges.learn(client.request, now_s - client.sent_s)
         judged = self.refusing.judge(client, now_s, is_well=status < 300) if client.refused_by else []
         worker, usage = self._open.release(ticket, usage, now_s, status, was_paused=was_paused)

@@ -71,7 +71,7 @@ class RouterView:
     @property
     def cuts_priority(self) -> bool:
         """Whether a worker knows no field `priority`."""
-        return self._open.eligible.cuts_priority
+        return self._open.workers.cuts_priority
 
     def is_listed(self, model: str) -> bool:
         """Return whether a worker that takes requests lists a model."""

@@ -12,7 +12,7 @@ from time import monotonic
 
 from stretto.http.body_readers import LARGE_BYTES
 from stretto.http.client.answer_parser import AnswerParser
-from stretto.http.client.headers import Headers, value_of
+from stretto.http.client.headers import Headers
 from stretto.http.head import answer_head
 from stretto.model.errors import EngineFailure, EngineUnavailable
 from stretto.router.answer_owner import AnswerOwner
@@ -60,9 +60,9 @@ class TakenAnswer:
     def on_head(self, answer: AnswerParser) -> None:
         """Take the head of the answer; an answer that is passed on as it comes begins here."""
         exchange = self._exchange
-        kind = value_of(answer.headers, b"content-type") or b""
+        kind = answer.content_type
         is_failure = self._is_failure(answer)
-        if self._should_be_good(answer) and is_page(kind):
+        if exchange.should_be_good(answer) and is_page(kind):
             self._leave_worker(answer, "it answered with a web page", status=502)
             return
         if exchange.attempts.second is not None:
@@ -110,7 +110,9 @@ class TakenAnswer:
         assert answer is not None
         if stream is None:
             self._take_whole(answer, b"".join(self._body))
-        elif self._should_be_good(answer) and stream.is_cut(ends_with_connection=answer.ends_with_connection):
+        elif exchange.should_be_good(answer) and stream.is_cut(
+            ends_with_connection=answer.ends_with_connection
+        ):
             self.on_failed(EngineUnavailable("its stream ended before its last event"), was_sent=True)
         else:
             stream.finish()
@@ -144,34 +146,6 @@ class TakenAnswer:
         else:
             self._exchange.fail("the router could not take the answer")
 
-    # --- what the second attempt brings
-
-    def hedge_begins(self, answer: AnswerParser) -> None:
-        """Go on with the second attempt if its answer is good; else it is over."""
-        exchange, second = self._exchange, self._exchange.attempts.second
-        assert second is not None, "it is aborted when it is not wanted any more"
-        kind = value_of(answer.headers, b"content-type") or b""
-        if answer.status >= 400 or (self._should_be_good(answer) and is_page(kind)):
-            second.give_up("")
-            status = answer.status if answer.status >= 400 else 502
-            exchange.act(exchange.router_state.refused(second.action.ticket, status, monotonic()))
-            return
-        exchange.attempts.stop()
-        exchange.trace.failed("the second attempt began first")
-        exchange.act(exchange.router_state.hedge_won(exchange.ticket, monotonic()))
-        self.on_head(answer)
-
-    def hedge_fails(self, reason: str, *, was_sent: bool) -> None:
-        """Go on with the first attempt alone."""
-        exchange = self._exchange
-        if (second := exchange.attempts.second) is not None:
-            ticket, now_s = second.action.ticket, monotonic()
-            exchange.act(exchange.router_state.failed(ticket, reason, now_s, was_sent=was_sent))
-
-    def hedge_is_over(self) -> None:
-        """Go on with the first attempt alone."""
-        self._exchange.attempts.second = None
-
     def move(self, reason: str) -> None:
         """Let a stream go on at another worker than the one that it comes from, if it is known how."""
         if self.stream is not None and (resumption := self.stream.resumption) is not None:
@@ -189,12 +163,6 @@ class TakenAnswer:
         if is_passing(answer.status):
             return exchange.outgoing.is_repeatable
         return exchange.router_state.refusing.is_of_worker(exchange.ticket, answer.status)
-
-    def _should_be_good(self, answer: AnswerParser) -> bool:
-        """Return whether an answer says that it is what was asked for, where others may be asked too."""
-        exchange = self._exchange
-        is_asked = exchange.outgoing.is_repeatable and exchange.request.method == b"POST"
-        return is_asked and answer.status in (200, 203)
 
     def _keep(self, data: bytes) -> None:
         """Keep a part of a body until it is whole, if it fits; else pass on what there is."""
@@ -219,9 +187,9 @@ class TakenAnswer:
             exchange.trace.failed(f"it answered with status {answer.status}")
             exchange.refused_by_worker(answer.status, "", told_retry_s(answer))
             return
-        if self._should_be_good(answer):
-            kind = value_of(answer.headers, b"content-type") or b""
-            if reason := reported_failure(body) or why_none(exchange.request.path, kind, body):
+        if exchange.should_be_good(answer):
+            path, kind = exchange.request.path, answer.content_type
+            if reason := reported_failure(body) or why_none(path, kind, body):
                 self._leave_worker(answer, reason, status=502)
                 return
         usage = UsageReader()
@@ -253,7 +221,7 @@ class TakenAnswer:
             is_events=is_events,
             is_chunked=is_chunked,
             keeps_alive=request.keeps_alive and (is_chunked or length is not None),
-            should_begin=self._should_be_good(answer),
+            should_begin=exchange.should_be_good(answer),
             text=None if exchange.program is None else exchange.program.answer,
             made=made_id(request.method, request.path) if is_events else None,
             resumption=resumable(request.path, exchange.outgoing.sent_body)

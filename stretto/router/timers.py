@@ -57,6 +57,8 @@ class Timers:
     def next_due_s(self) -> float | None:
         """Time at which `expire` is to be called; None while nothing waits."""
         opened = self._open
+        if not (opened.waiting.queues or opened.room.held or opened.hedges.are_on):
+            return None
         due_s = opened.waiting.next_due_s
         for one in (opened.room.due_s(opened.config.max_hold_s), opened.hedges.next_due_s):
             if one is not None and (due_s is None or one < due_s):

@@ -1,16 +1,19 @@
-"""The headers that the router adds to a worker's answer, and to its own."""
+"""What the router adds to a worker's answer, and its own answer where no worker's is passed on."""
 
 from __future__ import annotations
 
+import math
 import time
 from time import monotonic
 
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.headers import Headers, value_of
+from stretto.http.served import WholeAnswer
 from stretto.router.head import REQUEST_ID
 from stretto.router.programs import HEADER, RoutedProgram
+from stretto.router.replies import error_body, error_headers
 from stretto.sched.request_trace import RequestTrace
-from stretto.wire.errors import read_retry_after
+from stretto.wire.errors import REDIRECTIONS, ApiError, is_passing, read_retry_after
 
 WORKER_HEADER = "x-stretto-worker"
 """Header of an answer with the number of the worker that gives it."""
@@ -18,6 +21,14 @@ _WORKER, _REASON = WORKER_HEADER.encode(), b"x-stretto-reason"
 _HELD_MS, _HELD_FOR = b"x-stretto-held-ms", b"x-stretto-held-for"
 _REPAIRED = b"x-stretto-repaired"
 RETRY_AFTER = b"retry-after"
+_KINDS = {
+    500: "InternalServerError",
+    404: "NotFoundError",
+    429: "RateLimitError",
+    503: "ServiceUnavailableError",
+    502: "UpstreamError",
+}
+"""Kinds of the router's own errors, by status."""
 
 
 def told_headers(trace: RequestTrace, program: RoutedProgram | None) -> Headers:
@@ -53,3 +64,28 @@ def told_retry_s(answer: AnswerParser) -> float | None:
     if answer.status != 429 or (header := value_of(answer.headers, RETRY_AFTER)) is None:
         return None
     return read_retry_after(header.decode("latin-1"), time.time())
+
+
+def last_answer(
+    error: ApiError, failure: WholeAnswer | None, trace: RequestTrace, program: RoutedProgram | None
+) -> WholeAnswer:
+    """Return the answer to a request that no worker answers well: the last worker's failure, if there is one
+    of this status or of a passing fault, or else an error of the router.
+
+    A redirection is never passed on: it leads away from the router.
+    """
+    if error.status in REDIRECTIONS:
+        error, failure = router_error(502, error.message, error.retry_after_s), None
+    if failure is not None and (is_passing(failure[0]) or failure[0] == error.status):
+        status, headers, body = failure
+        if status == 429 and error.retry_after_s is not None:
+            headers = [line for line in headers if line[0] != RETRY_AFTER]
+            headers.append((RETRY_AFTER, b"%d" % math.ceil(error.retry_after_s)))
+        return status, headers, body
+    told = [*told_headers(trace, program), (REQUEST_ID, trace.request_id.encode("latin-1"))]
+    return error.status, [*error_headers(error), *told], error_body(error)
+
+
+def router_error(status: int, message: str, retry_after_s: float | None) -> ApiError:
+    """Return an error of the router."""
+    return ApiError(status, message, _KINDS.get(status, "UpstreamError"), None, retry_after_s)

@@ -132,6 +132,7 @@ class Workers:
 
     Attributes:
         has_roles: whether one has been there that takes parts of requests alone.
+        cuts_priority: whether one knows no field `priority`.
         rests_until_s: time from which none rests any more, for all requests or for a key.
     """
 
@@ -139,7 +140,7 @@ class Workers:
         self._max_failures = max_failures
         self._fleet = Fleet("router", count())
         self._workers: dict[WorkerId, Worker] = {}
-        self.has_roles = False
+        self.has_roles = self.cuts_priority = False
         self.rests_until_s = 0.0
         self._taking: list[Worker] | None = None
         self._listing: dict[str, list[Worker]] = {}
@@ -186,7 +187,7 @@ class Workers:
         worker = Worker(self._fleet.live[-1], config, server, kv_tokens=config.kv_tokens)
         self._workers[worker.id] = worker
         self.has_roles |= config.role != "mixed"
-        self._taking = None
+        self._changed()
         return worker
 
     def passed(self, worker: Worker, models: Mapping[str, object], now_s: float) -> None:
@@ -271,13 +272,18 @@ class Workers:
         self._fleet.idle(worker.id)
         self._fleet.stopped(worker.id, now_s)
         del self._workers[worker.id]
-        self._taking = None
+        self._changed()
 
     def check_invariants(self) -> None:
         """Check that states are those of the fleet. For tests."""
         self._fleet.check_invariants()
         assert [*self._workers] == [*self._fleet.live]
         assert all(one.state == self._fleet.state[one.id] for one in self)
+
+    def _changed(self) -> None:
+        """Note that there are other workers than before."""
+        self._taking = None
+        self.cuts_priority = any(not worker.config.takes_priority for worker in self)
 
     def _note_state(self, worker: Worker) -> None:
         state = self._fleet.state[worker.id]

@@ -157,8 +157,8 @@ class RequestTrace:
         """Why it was last sent where it was, and which attempt that was if not the first; "" if it was not
         sent. A prefill that ended well is a part of the attempt after it.
         """
-        if not self.tries:
-            return ""
+        if len(self.tries) < 2:
+            return self.tries[0].choice.reason if self.tries else ""
         *before, last = self.tries
         number = 1 + sum(not one.is_prefill or bool(one.failure) for one in before)
         return last.choice.reason if number == 1 else f"{last.choice.reason}; attempt {number}"

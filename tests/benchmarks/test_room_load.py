@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
+from benchmarks.programs.room.bound import mean_call, most_tokens_per_s
 from benchmarks.programs.room.load import Load, Measured
 from benchmarks.programs.room.routed import RoutedServers
 from benchmarks.programs.room.scenes import closed_loop, door, errors, open_loop, others, several_routers
@@ -32,6 +34,10 @@ def test_a_memory_that_is_too_small_for_all_serves_more_if_programs_are_held() -
     assert ours.num_cached > 0.7 * ours.num_prompt
     assert ours.num_calls > 1.2 * nothing.num_calls
     assert endless.longest_hold_s == nothing.longest_hold_s == 0.0 < ours.longest_hold_s
+    call = mean_call(SESSIONS, math.inf)
+    most, of_endless = (most_tokens_per_s(call, kv_tokens, 30) for kv_tokens in (11_771, 117_715))
+    assert nothing.row()["tokens_per_s"] < ours.row()["tokens_per_s"] < most
+    assert most < endless.row()["tokens_per_s"] < of_endless
 
 
 @pytest.mark.parametrize("placement", ["stretto", pytest.param("least_loaded", marks=pytest.mark.long)])

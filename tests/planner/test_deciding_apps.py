@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +45,14 @@ from stretto.planner.running.model_queues import ModelQueues
 from stretto.planner.running.offline_job import run_beside
 from stretto.planner.running.plan_executor import Abandon, Add, DrainReplica, PlanExecutor
 from stretto.planner.running.planned_calls import CallAnswer, CallEnded, PlannedCall, Progress
-from stretto.planner.running.query_book import MOST_ROUNDS, QueryBook
+from stretto.planner.running.query_book import QueryBook
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import local_plan
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.unplanned_run import OfflineJob
+from stretto.programs.decided import DecidedProgram
 from stretto.programs.traced import TracedProgram
 
 QUESTION = Input("question", "text")
@@ -259,7 +262,7 @@ def job(folder: Path, source: DecidingApp, nodes: DrawnApplication | None = None
     fake = Replica(FakeLLM, FakeLLMConfig())
     out, failed, journal = (folder / name for name in ("out", "failed", "out.journal"))
     plan, queries = local_plan(nodes, 8), QUERIES
-    if isinstance(source.template, TracedProgram):
+    if isinstance(source.template, TracedProgram | DecidedProgram):
         values = [source.template.values(one.planned.inputs or {}) for one in QUERIES]
         pairs = zip(QUERIES, values, strict=True)
         queries = [replace(one, planned=replace(one.planned, inputs=given)) for one, given in pairs]
@@ -297,6 +300,16 @@ def program(question: P.SemanticVariable, style: str = "short") -> dict[str, P.S
     return {"answer": P.first_present(revised(draft, question, when=good.no), draft), "draft": draft}
 
 
+def decides(question: str, style: str = "short") -> dict[str, object]:
+    """Revise an answer until its judge says a word that Python looks for, at most four times."""
+    draft, aside = first_draft(question), first_draft("what else?")
+    num_rounds = 0
+    while num_rounds < ROUNDS and sum(map(ord, judged(style, draft).get())) % 3:
+        draft = revised(draft, question)
+        num_rounds += 1
+    return {"answer": draft, "aside": aside, "rounds": num_rounds}
+
+
 @cache
 def asked(template: str) -> dict[str, object]:
     """Answer the queries of an app one by one, without a plan."""
@@ -309,10 +322,14 @@ def asked(template: str) -> dict[str, object]:
     with Runtime(engines, vocabulary=made.vocabulary) as runtime:
         for query in QUERIES:
             assert query.planned.inputs
-            if isinstance(made, TracedProgram):
+            if isinstance(made, TracedProgram | DecidedProgram):
+                function: Any = decides if isinstance(made, DecidedProgram) else program
                 with P.Client(runtime):
-                    variables = program(P.SemanticVariable(query.planned.inputs["question"]))
-                    found[query.id] = {name: variable.get() for name, variable in variables.items()}
+                    variables = function(query.planned.inputs["question"])
+                    found[query.id] = {
+                        name: one.get() if isinstance(one, P.SemanticVariable) else one
+                        for name, one in variables.items()
+                    }
                 continue
             values = runtime.run_sync(made, query.planned.inputs)
             found[query.id] = {name: None if one is ABSENT else one for name, one in values.items()}
@@ -332,6 +349,7 @@ TEMPLATES: dict[str, Callable[[], Template]] = {
     "growing": growing,
     "skips": skips,
     "program": lambda: TracedProgram(program),
+    "decides": lambda: DecidedProgram(decides),
 }
 
 
@@ -403,7 +421,8 @@ def test_a_query_that_makes_no_call_has_its_answer_without_a_plan_too() -> None:
     assert len(shown) == len(QUERIES)
 
 
-def test_a_query_whose_loop_does_not_end_fails() -> None:
+def test_a_query_whose_loop_does_not_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stretto.planner.running.query_book.MOST_ROUNDS", 40)
     nodes = first_nodes(app(growing(), other=LENGTH))
     book = QueryBook(nodes, stored([RunRequest(AppRequest("r", 0, inputs={"question": "odd?"}), ())]))
     todo, ended = list[PlannedCall](), list[CallEnded]()
@@ -413,9 +432,9 @@ def test_a_query_whose_loop_does_not_end_fails() -> None:
         progress = book.note(call, CallAnswer("odd?"))
         todo += progress.ready
         ended += [progress.ended] if progress.ended else []
-    assert len(todo) == 2 * MOST_ROUNDS
+    assert len(todo) == 2 * 40
     assert [str(one.error) for one in ended] == [
-        "the loop around step 'longer' has had 1000 rounds: it has no end"
+        "the loop around step 'longer' has had 40 rounds: it has no end"
     ]
     assert book.num_requests_left == 0
     assert not any(book.num_ready.values())
@@ -447,6 +466,10 @@ def tells_its_input(question: P.SemanticVariable) -> dict[str, P.SemanticVariabl
     return {"asked": question, "answer": first_draft(question)}
 
 
+async def awaits(question: P.SemanticVariable) -> object:
+    return await first_draft(question)
+
+
 def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
@@ -464,12 +487,57 @@ def runs_python(question: P.SemanticVariable) -> Any:
         (tells_its_input, "no call makes what it returns as 'asked'"),
         (runs_python, "len is a Python function on values"),
         (lambda *questions: None, "a program has parameters with names"),
+        (awaits, "awaits is asynchronous"),
         (lambda question: 1 / 0, "<lambda> raised ZeroDivisionError"),
     ],
 )
 def test_a_program_that_decides_itself_is_refused(function: Callable[..., object], problem_of: str) -> None:
     with pytest.raises(ConfigError, match=problem_of):
         TracedProgram(function)
+
+
+UNLIKE = map(str, count())
+
+
+def decided(**answers: AnswerBelief | str) -> DecidingApp:
+    return app(DecidedProgram(decides), **answers)
+
+
+@pytest.mark.parametrize(("verdict", "num_rounds"), [("c", 0), ("a", ROUNDS)])
+def test_draws_run_the_python_of_a_program(verdict: str, num_rounds: int) -> None:
+    """Of the letters, one ends the loop at once, and the other one never."""
+    belief = AnswerBelief({verdict: 1.0}, "declared")
+    some = problem(decided(**{"judged*": belief}), 4, 1)
+    names = dict.fromkeys(name for name in some.names if name.startswith("revised"))
+    assert len(names) == num_rounds
+    for number in range(2, num_rounds + 1):
+        waits = some.app.node(f"revised.better #{number}").inputs
+        assert f"judged.verdict #{number}" in waits
+        assert not any(name.startswith("first_draft.2") for name in waits)
+
+
+def test_answers_of_runs_are_enough_where_python_decides() -> None:
+    with pytest.raises(ConfigError, match=r"its Python waits for the answer of step 'judged\.verdict'"):
+        problem(decided(), 2, 1)
+    source = decided()
+    source.learned["judged.verdict"] = Counter({"c": 3, "a": 3})
+    assert (
+        problem(source, 2, 1).deciding["judged.verdict"].words == "'c' 50%, 'a' 50% (learned, with 6 answers)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "problem_of"),
+    [
+        (lambda question: [].pop() if first_draft(question).get() else "", "raised IndexError"),
+        (lambda question: first_draft(next(UNLIKE)).get(), "asks for something else when it is run again"),
+    ],
+)
+def test_what_a_program_does_wrong_is_named_with_the_request(
+    function: Callable[..., object], problem_of: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"request 'r0' fails with drawn answers: .*{problem_of}"):
+        problem(app(DecidedProgram(function), **{"*": LENGTH}), 1, 1)
 
 
 def test_a_variable_may_be_returned_twice() -> None:

@@ -19,7 +19,7 @@ from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 
 FOLDER = Path(__file__).parents[2] / "examples" / "plans"
-DECIDING = ("refine", "router")
+DECIDING = ("refine", "router", "shorten")
 REQUESTS = {"ensemble": "questions", "routing": "routed", "mixed": "mixed"} | dict.fromkeys(
     DECIDING, "questions"
 )

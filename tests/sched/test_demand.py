@@ -272,7 +272,7 @@ def test_a_stricter_want_reprioritises_what_an_instance_has_not_started() -> Non
     events = [Open("s"), Open("t"), *(Extend(query, SAY) for query in "st"), Want("s", "y"), Want("t", "y")]
     actions = system.handle([*events, *(Provide(query, "x", "hello") for query in "st")], 0.0)
     first, second = [action for action in actions if isinstance(action, Admit)]
-    assert first.rank[0] == second.rank[0] == 0.0
+    assert first.rank == second.rank
     assert second.task.objective == "throughput"
     (change,) = system.handle([Want("t", "y", "latency")], 1.0)
     assert isinstance(change, Reprioritise)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from support.machines import batch_request, llm_request
 
 from benchmarks.baselines import ORDERS
 from stretto.model.tasks import Decode, QueryRecord
+from stretto.sched.orders.ageing import AgeingClock, aged_key
 from stretto.sched.orders.order import MAX_ASKED, Hold, OrderConfig, Take
 from stretto.sched.orders.overdue import EVERY
+from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
 CONFIG = OrderConfig(age_limit_s=4.0, fill_timeout_s=0.5, unit_s=0.125, output_s=0.5)
@@ -29,6 +31,8 @@ class Model:
     entries: list[QueueEntry] = field(default_factory=list)
     started: dict[QueueEntry, set[int]] = field(default_factory=dict)
     to_pass: int = 0
+    clock: AgeingClock = field(default_factory=AgeingClock)
+    aged: dict[QueueEntry, float] = field(default_factory=dict)
 
     def due(self, now_s: float) -> QueueEntry | None:
         oldest = self.waiting()[0]
@@ -83,9 +87,15 @@ def programs_first(model: Model) -> list[QueueEntry]:
     """Nothing is learned of the programs here, so their index is the work that waits."""
 
     def key(entry: QueueEntry) -> tuple[float, ...]:
-        arrival_s, number = model.earliest(entry.query)
-        seconds = model.seconds(entry.query) + CONFIG.credit * arrival_s
-        return seconds, number, -entry.path_s, -entry.request.node.depth, entry.arrival_s, entry.number
+        aged, number = min((model.aged[e], e.number) for e in model.unstarted(entry.query))
+        return (
+            aged_key(model.seconds(entry.query), aged),
+            number,
+            -entry.path_s,
+            -entry.request.node.depth,
+            entry.arrival_s,
+            entry.number,
+        )
 
     return sorted(model.waiting(), key=key)
 
@@ -169,7 +179,8 @@ def random_request(draw: random.Random) -> StepRequest:
 )
 def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
     draw = random.Random(f"{policy}/{seed}")
-    order, model, now_s, number = ORDERS[policy](CONFIG), Model(), 0.0, 0
+    config = replace(CONFIG, account=ProgramAccount())  # whose clock begins anew
+    order, model, now_s, number = ORDERS[policy](config), Model(), 0.0, 0
     for _ in range(400):
         now_s += draw.choice((0.0, 0.0, 0.25, 0.5, 1.0))
         act = draw.random()
@@ -181,6 +192,7 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
             order.add(entry)
             model.entries.append(entry)
             model.started[entry] = set()
+            model.aged[entry] = model.clock.add(entry.arrival_s)
         elif act < 0.8:
             room = draw.choice((0, 1, 4, 9, 30))
             to_fill = draw.choice((0, room))
@@ -188,11 +200,15 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
             def fits(entry: QueueEntry, room: int = room) -> int:
                 return entry.count_within(room)
 
+            if model.waiting():
+                model.clock.advance(now_s)
             chosen = order.take(to_fill, fits, now_s)
             assert chosen == search(policy, model, to_fill, fits, now_s)
             if isinstance(chosen, Take):
                 model.take(chosen.entry, chosen.num_items, now_s)
                 order.taken(chosen.entry, chosen.num_items)
+                if chosen.entry.lo == chosen.entry.hi:
+                    model.clock.remove(chosen.entry.arrival_s)
         elif act < 0.97:
             taken = [(e, i) for e in model.entries for i in range(e.lo) if i not in model.started[e]]
             for entry, item in draw.sample(taken, min(len(taken), draw.randint(1, 4))):
@@ -205,6 +221,7 @@ def test_the_choice_is_that_of_a_search(policy: str, seed: int) -> None:
                     if item not in model.started[entry]:
                         order.started(entry, item, item + 1)
                 if entry.lo < entry.hi:
+                    model.clock.remove(entry.arrival_s)
                     order.remove(entry)
             model.entries = [e for e in model.entries if e.query != gone]
         model.entries = [e for e in model.entries if len(model.started[e]) < e.hi]

@@ -7,6 +7,7 @@ that were used to choose the constants of the rule are those of `--tuning`.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +28,7 @@ from benchmarks.programs.room.scenes import (
 )
 from benchmarks.programs.room.servers import Servers
 from benchmarks.programs.room.sessions import Session, recorded_sessions
+from benchmarks.report import commit
 
 _COLUMNS = (
     "tokens_per_s",
@@ -41,13 +43,18 @@ _COLUMNS = (
 
 
 class Runs:
-    """Runs of scenes, each for all seeds."""
+    """Runs of scenes, each for all seeds.
+
+    Attributes:
+        rows: what each run has measured.
+    """
 
     def __init__(self, cells: Cells, sessions: Sequence[Session], seeds: Iterable[int], name: str) -> None:
         self._cells = cells
         self._sessions = sessions
         self._seeds = tuple(seeds)
         self._name = name
+        self.rows: list[dict[str, Any]] = []
 
     def measured(self, scene: Scene) -> Mapping[str, float]:
         """Return the median of each measure over the seeds."""
@@ -59,7 +66,9 @@ class Runs:
             return scene.servers.run(scene.load, self._sessions, seed).row()
 
         settings = {"load": asdict(scene.load), "servers": asdict(scene.servers), "sessions": self._name}
-        return self._cells.get(CellKey(scene.arm, scene.table, scene.load.per_s, seed, settings), run)
+        row = self._cells.get(CellKey(scene.arm, scene.table, scene.load.per_s, seed, settings), run)
+        self.rows.append({"load": f"{scene.table}: {scene.row}", "arm": scene.arm, "seed": seed, **row})
+        return row
 
     def capacity_per_s(self) -> float:
         """Return the sessions that end in a second with the best fixed cap."""
@@ -76,6 +85,7 @@ def main() -> None:
     parser.add_argument("--tuning", action="store_true", help="sessions and seeds of tuning")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tables", default="closed,door,routers,open,errors,others")
+    parser.add_argument("--json", type=Path, help="file for what each run has measured")
     given = parser.parse_args()
     sessions = recorded_sessions(given.data)[0 if given.tuning else 1 :: 2]
     first = 0 if given.tuning else 10
@@ -92,6 +102,9 @@ def main() -> None:
         row = runs.measured(scene)
         values = " | ".join(f"{row[column]:.3g}" for column in _COLUMNS)
         print(f"| {scene.table}: {scene.row} | {scene.arm} | {values} |", flush=True)
+    if given.json is not None:
+        found = {"commit": commit(), "sessions": name, "origin": "simulated", "rows": runs.rows}
+        given.json.write_text(json.dumps({"name": "room", **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import httptools
 
 from stretto.http.client.headers import Headers
 from stretto.model.errors import BadReply
 
-_CHUNK = re.compile(rb"([0-9a-f]{1,5})\r\n")
-"""Head of a chunk of less than a megabyte, without extensions."""
+_MAX_CHUNK_HEAD = 8
+"""Bytes in which the length of a chunk must end, else the parser reads it."""
 _MAX_HEAD_BYTES = 256_000
 """Bytes of an answer's head. As many may come without completing a header or a part of the body."""
 
@@ -20,6 +18,7 @@ class AnswerParser:
 
     Attributes:
         status: status of the answer; 0 before its head is complete.
+        content_type: type of the body; b"" if the head does not tell.
         length: number of bytes of the body; None if the head does not tell.
         ends_with_connection: whether the body ends when the connection does.
         keeps_alive: whether the connection can be used again.
@@ -34,6 +33,7 @@ class AnswerParser:
         self.status = 0
         self.reason = b""
         self.headers: Headers = []
+        self.content_type = b""
         self.length: int | None = None
         self.keeps_alive = False
         self.is_complete = False
@@ -70,11 +70,12 @@ class AnswerParser:
         Servers send each event of a stream as a chunk. The parser stands between two of them before and after
         such bytes, and need not see them.
         """
-        if not self._is_between_chunks or (head := _CHUNK.match(data)) is None:
+        if not self._is_between_chunks:
             return b""
-        begin = head.end()
-        end = begin + int(head[1], 16)
-        return data[begin:end] if end + 2 == len(data) and data.endswith(b"\r\n") else b""
+        end = data.find(b"\r\n", 0, _MAX_CHUNK_HEAD)
+        num_bytes = len(data) - end - 4
+        is_one = end > 0 and num_bytes > 0 and data[:end] == b"%x" % num_bytes and data.endswith(b"\r\n")
+        return data[end + 2 : -2] if is_one else b""
 
     def take_body(self) -> bytes:
         """Return the parts of the body that have come since the last call, joined."""
@@ -104,6 +105,8 @@ class AnswerParser:
         self.headers.append((name, value))
         if name == b"content-length":
             self.length = int(value)
+        elif name == b"content-type":
+            self.content_type = self.content_type or value
         elif name == b"transfer-encoding":
             self._is_chunked = True
 
@@ -140,7 +143,7 @@ class AnswerParser:
             self.is_complete = True
             self._parser = None
         else:
-            self.reason, self.headers, self.length = b"", [], None
+            self.reason, self.headers, self.content_type, self.length = b"", [], b"", None
 
 
 def _second_answer() -> BadReply:

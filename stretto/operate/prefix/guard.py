@@ -100,10 +100,12 @@ class _Print(NamedTuple):
     Attributes:
         hashes: the hashes of its first blocks, joined.
         num_blocks: number of all its blocks.
+        first: the first of the hashes.
     """
 
     hashes: bytes
     num_blocks: int
+    first: bytes
 
     @property
     def num_compared(self) -> int:
@@ -111,9 +113,9 @@ class _Print(NamedTuple):
         return len(self.hashes) // HASH_BYTES
 
     def common(self, other: _Print) -> int:
-        """Return how many blocks are the same. As hashes are chained, all before an equal one are."""
-        if self.hashes[:HASH_BYTES] != other.hashes[:HASH_BYTES]:
-            return 0
+        """Return how many blocks are the same, where the first ones are. As hashes are chained, all before an
+        equal one are.
+        """
         low, high = 0, min(self.num_compared, other.num_compared)
         while low < high:
             middle = (low + high + 1) // 2
@@ -153,7 +155,8 @@ class PrefixGuard:
             program: name of its program; "" if it has none.
         """
         found = self._kind(kind)
-        begin = _Print(pack_hashes(hashes)[: _MAX_BLOCKS * HASH_BYTES], len(hashes))
+        packed = pack_hashes(hashes)[: _MAX_BLOCKS * HASH_BYTES]
+        begin = _Print(packed, len(hashes), packed[:HASH_BYTES])
         num_lost = self._lost_blocks(kind, found, program, begin)
         if num_lost * block_tokens < LEAST_TOKENS:
             return False
@@ -192,8 +195,10 @@ class PrefixGuard:
             others = threads
             self._prints.move_to_end((kind, program))
         best, num_common = None, -1
+        first = begin.first
         for other in others:
-            if (num := begin.common(other)) > num_common:
+            num = begin.common(other) if other.first == first else 0
+            if num > num_common:
                 best, num_common = other, num
         if best is None:
             return 0

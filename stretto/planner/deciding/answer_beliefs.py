@@ -17,8 +17,8 @@ import numpy as np
 from stretto.graph.control_ops import begins_with_word
 from stretto.model.tasks import Decode
 
-Origin = Literal["declared", "schema", "assumed"]
-_WORTH: Mapping[Origin, float] = {"declared": 100.0, "schema": 5.0, "assumed": 5.0}
+Origin = Literal["declared", "schema", "assumed", "learned"]
+_WORTH: Mapping[Origin, float] = {"declared": 100.0, "schema": 5.0, "assumed": 5.0, "learned": 0.0}
 """Number of a step's own answers that a distribution counts for."""
 OTHER = "-"
 """Answer that begins with no word."""
@@ -71,7 +71,12 @@ class AnswerBelief:
     def words(self) -> str:
         """The distribution in words, and where it comes from."""
         parts = [f"{text[:30]!r} {share:.0%}" for text, share in self.shares.items()]
-        names = {"declared": "declared", "schema": "assumed by its form", "assumed": "assumed"}
+        names = {
+            "declared": "declared",
+            "schema": "assumed by its form",
+            "assumed": "assumed",
+            "learned": "learned",
+        }
         learned = f", with {self.learned} answers" if self.learned else ""
         return f"{', '.join(parts)} ({names[self.origin]}{learned})"
 

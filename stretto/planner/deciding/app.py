@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -17,8 +17,11 @@ from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import ConfigError
 from stretto.model.tasks import Decode
 from stretto.planner.deciding.answer_beliefs import AnswerBelief, of_form, of_word
+from stretto.planner.deciding.program_calls import ProgramCalls
 from stretto.planner.deciding.query_calls import QueryCalls, check_llm_alone
 from stretto.planner.token_counts import tokens_of
+from stretto.programs.decided import DecidedProgram
+from stretto.programs.fragment import Fragment
 
 _PASSES = ("prune_order", "drop_dead")
 """Passes that leave calls as they are: steps that need nothing of each other run side by side."""
@@ -30,7 +33,7 @@ LENGTH = "length"
 
 @dataclass
 class DecidingApp:
-    """An app of LLM calls, conditions and expansions.
+    """An app of LLM calls, conditions and expansions, or a program of LLM calls.
 
     Attributes:
         models: model of each engine, by name; an engine that is not there has the name of its model.
@@ -56,6 +59,7 @@ class DecidingApp:
     def __post_init__(self) -> None:
         self._cache = PlanCache({}, self.template.vocabulary)
         self._words: dict[str, AnswerBelief] = {}
+        self._decodes: dict[str, Decode] = {}
         self._seen: set[int] = set()
         self._looking = threading.Lock()
         for name, type_ in self.template.inputs:
@@ -75,7 +79,23 @@ class DecidingApp:
 
     def query(self) -> QueryCalls:
         """Return a query that has not begun."""
+        if isinstance(self.template, DecidedProgram):
+            return ProgramCalls(self.template, self.egraph, self._compiled, self._expand)
         return QueryCalls(self.egraph, self._expand)
+
+    def check_waited(self, steps: Iterable[str]) -> None:
+        """Check that something is known of the answers for which the Python of a program waits.
+
+        Raises:
+            ConfigError: nothing is known of those of a step.
+        """
+        for step in steps:
+            if self.pattern_of(step) is None and self.belief_of(step, self._decodes[step]) is None:
+                raise ConfigError(
+                    f"{self.name}: its Python waits for the answer of step {step!r}, which may decide what "
+                    "it asks next; declare a distribution of its answers (`answers`), or that their length "
+                    "decides, or let it learn from runs (`learn_from`)"
+                )
 
     def model_of(self, engine: str) -> str:
         """Return the model of an engine."""
@@ -94,6 +114,9 @@ class DecidingApp:
             belief = AnswerBelief({str(decode.max_items or _FEW_ITEMS): 1.0}, "assumed")
         belief = belief or of_form(decode) or self._words.get(step)
         found = self.learned.get(step)
+        if belief is None and found and isinstance(self.template, DecidedProgram):
+            repeats = 2 * len(found) <= found.total()
+            return AnswerBelief(dict(found), "learned", found.total()) if repeats else None
         return belief.updated(dict(found)) if belief and found else belief
 
     def pattern_of(self, step: str) -> str | None:
@@ -106,14 +129,25 @@ class DecidingApp:
             key = str(len(answer)) if isinstance(answer, list) else str(answer)
             self.learned.setdefault(step, Counter())[key] += 1
 
+    def _compiled(self, fragment: Fragment) -> tuple[ExecutionGraph, Sequence[str]]:
+        """Return the graph of calls that a program makes together."""
+        egraph, names = self._cache.plan_form(fragment.form, fragment.build, _PASSES)
+        self._joining(egraph)
+        return egraph, names
+
     def _expand(self, body: str, inputs: Mapping[str, object]) -> ExecutionGraph:
         sub = self._cache.expand(body, inputs, _PASSES)
-        if id(sub) not in self._seen:
-            self._look_at(sub)
-        for node in sub.nodes:
+        self._joining(sub)
+        return sub
+
+    def _joining(self, egraph: ExecutionGraph) -> None:
+        """Check a graph that joins a query's, and note its steps."""
+        if id(egraph) not in self._seen:
+            self._look_at(egraph)
+        for node in egraph.nodes:
             if node.decode is not None:
                 self.inner_steps[node.name] = None
-        return sub
+                self._decodes[node.name] = node.decode
 
     def _look_at(self, egraph: ExecutionGraph) -> None:
         """Check a graph, and note the words that its conditions look for."""

@@ -30,6 +30,7 @@ from stretto.planner.application import AppRequest, Named
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes
+from stretto.programs.decided import DecidedProgram, program_of
 from stretto.programs.traced import TracedProgram, inputs_of
 from stretto.runtime.input_checks import check_inputs
 from stretto.runtime.journal.lines import parse_entry
@@ -84,7 +85,7 @@ def _template(where: str) -> Template:
     """Return the app that FILE.py:NAME names: a template, or a program."""
     given = object_in_file(where)
     if inspect.isfunction(given) and inputs_of(given):
-        return TracedProgram(given)
+        return program_of(given)
     return template_of(given, where)
 
 
@@ -154,10 +155,11 @@ def query_request(found: Any, app: DrawnApplication) -> AppRequest:
                 f"the app has the inputs {', '.join(names)}; give them as `inputs`, not as a prompt"
             )
         inputs = {names[0]: line.prompt}
-    if isinstance(template, TracedProgram):
+    if isinstance(template, TracedProgram | DecidedProgram):
         inputs = dict(template.values(inputs))
-    try:
-        check_inputs(egraph, inputs)
-    except UserError as error:
-        raise ConfigError(error.message) from error
+    if not isinstance(template, DecidedProgram):
+        try:
+            check_inputs(egraph, inputs)
+        except UserError as error:
+            raise ConfigError(error.message) from error
     return AppRequest(line.custom_id, 0, inputs=inputs)

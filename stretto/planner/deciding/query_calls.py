@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -61,7 +61,8 @@ class _Part:
 
     Attributes:
         base: id of its first node in the query.
-        outer: steps that its inputs come of.
+        outer: steps without whose answers it would not be there.
+        reads: steps that each of its inputs comes of, besides.
         places: the place of each of its LLM steps, by the node's number in the part.
         grown: parts that its `expand` nodes have become, by the node's number.
     """
@@ -70,11 +71,12 @@ class _Part:
     base: int
     outer: frozenset[Place]
     places: dict[int, Place]
+    reads: Sequence[frozenset[Place]] = ()
     grown: dict[int, _Part] = field(default_factory=dict)
 
     def before(self, node: Node) -> frozenset[Place]:
         """Return the steps that a node, by its number in the part, waits for."""
-        found: frozenset[Place] = frozenset()
+        found = self.outer
         for arg in node.ins:
             found |= self.behind(arg.value)
         return found
@@ -83,7 +85,7 @@ class _Part:
         """Return the steps that a value comes of, up to the nearest answers."""
         inputs = len(self.egraph.inputs)
         if value < inputs:
-            return self.outer
+            return self.outer | self.reads[value] if self.reads else self.outer
         node = next(node for node in self.egraph.nodes if value in node.outs)
         if node.id in self.places:
             return frozenset({self.places[node.id]})
@@ -104,11 +106,13 @@ class QueryCalls:
     Attributes:
         outputs: outputs of the app, once all are there.
         error: error that the query has failed with.
+        waited: steps for whose answers the Python of a program has waited.
     """
 
     def __init__(self, egraph: ExecutionGraph, expand: Expand) -> None:
         self.outputs: Mapping[str, object] | None = None
         self.error: StrettoError | None = None
+        self.waited: dict[str, None] = {}
         self._egraph = egraph
         self._expand = expand
         self._turn = TurnWork()
@@ -125,8 +129,7 @@ class QueryCalls:
 
     def begin(self, inputs: Mapping[str, object]) -> list[QueryCall]:
         """Begin the query; return the calls that can be made first."""
-        self._join(self._egraph, frozenset())
-        return self._taken(self._machine.submit(self._egraph, inputs))
+        return self._taken(self._begun(inputs))
 
     def answered(self, call: QueryCall, answer: object) -> list[QueryCall]:
         """Give the answer to a call, a text, a list or a `Failure`; return the calls that can be made now."""
@@ -155,6 +158,10 @@ class QueryCalls:
         """Whether a step may still become a graph that is not known yet."""
         return any(_is_expand(node) and node.id not in self._expanded_nodes for node in self._open())
 
+    def _begun(self, inputs: Mapping[str, object]) -> Outcome:
+        self._join(self._egraph, frozenset())
+        return self._machine.submit(self._egraph, inputs)
+
     def _open(self) -> Iterable[Node]:
         return self._machine.open_nodes()
 
@@ -162,12 +169,23 @@ class QueryCalls:
         calls: list[QueryCall] = []
         while True:
             calls += (call for request in outcome.work for call in self._calls(request))
-            self.error = self.error or outcome.error
-            self.outputs = self.outputs or outcome.outputs
-            if not outcome.is_paused or self.has_ended:
+            self._note(outcome)
+            if outcome.is_paused and not self.has_ended:
+                self._turn.renew()
+                outcome = self._machine.go_on()
+                continue
+            following = None if self.has_ended else self._next()
+            if following is None:
                 return [] if self.has_ended else calls
-            self._turn.renew()
-            outcome = self._machine.go_on()
+            outcome = following
+
+    def _note(self, outcome: Outcome) -> None:
+        self.error = self.error or outcome.error
+        self.outputs = self.outputs or outcome.outputs
+
+    def _next(self) -> Outcome | None:
+        """Return what follows from what is known now, besides the work of the graph; None if nothing does."""
+        return None
 
     def _calls(self, request: StepRequest) -> Iterator[QueryCall]:
         node = request.node
@@ -199,8 +217,10 @@ class QueryCalls:
         part.grown[local.id] = self._join(sub, part.before(local))
         return sub
 
-    def _join(self, egraph: ExecutionGraph, outer: frozenset[Place]) -> _Part:
-        part = _Part(egraph, self._num_nodes, outer, _places(egraph, self._num_of))
+    def _join(
+        self, egraph: ExecutionGraph, outer: frozenset[Place], reads: Sequence[frozenset[Place]] = ()
+    ) -> _Part:
+        part = _Part(egraph, self._num_nodes, outer, _places(egraph, self._num_of), reads)
         self._num_nodes += len(egraph.nodes)
         self._parts.append(part)
         return part

@@ -136,6 +136,7 @@ class DrawnWorkload:
                     f"request {request.id!r} makes more than {_MOST_CALLS} calls with drawn answers: the "
                     f"loop around step {call.place[0]!r} has no end"
                 )
+            source.check_waited(query.waited)
             name = call.place[0]
             step = self._step(call)
             if known:

@@ -14,7 +14,7 @@ from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry
 
 _MARGIN = 0.5
-"""Least change of a rank's first element, in seconds or rounds, that is worth messages."""
+"""Least change of a rank's first element, in seconds, e-folds of work or rounds, that is worth messages."""
 _MESSAGES_PER_CHANGE = 4
 """Number of messages that each change of a query (an addition, or a start) pays for, on average.
 

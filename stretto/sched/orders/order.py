@@ -24,7 +24,6 @@ MAX_ASKED = 32
 
 _AGEING = 0.3
 _LLM_AGEING = 0.1
-_CREDIT = 0.005
 
 Rank: TypeAlias = tuple[float, ...]
 """Place of a request among those that wait at an instance: the smaller goes first."""
@@ -65,7 +64,6 @@ class OrderConfig:
         unit_s: predicted seconds of a unit of work on the engine (`least_work`, `programs_first`).
         output_s: predicted seconds of a generated token (`least_work`, `programs_first`).
         ageing: seconds of work that a second of waiting counts as (`least_work`).
-        credit: seconds of work that a second of waiting counts as (`programs_first`).
         account: what programs have asked of the engine, and the service that tenants got
             (`programs_first`). The scheduler of the engine keeps it.
     """
@@ -75,7 +73,6 @@ class OrderConfig:
     unit_s: float = 0.0
     output_s: float = 0.0
     ageing: float = _AGEING
-    credit: float = _CREDIT
     account: ProgramAccount = field(default_factory=ProgramAccount)
 
     @classmethod

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Set
 
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.tasks import Usage
+from stretto.sched.orders.ageing import AgeingClock
 from stretto.sched.orders.program import AskedGroup, AskedItems, AskedQuery, Program
 from stretto.sched.orders.silent_programs import SilentPrograms
 from stretto.sched.orders.tenants_served import NO_WEIGHTS, TenantsServed
@@ -48,6 +49,7 @@ class ProgramAccount:
     Attributes:
         learned: what earlier programs have asked for, also in this run.
         tenants: the service that tenants got.
+        ageing: how much waiting counts beside work.
         virtual_s: virtual time of the tenant that was served last, before that.
         on_charge: called with a tenant and the seconds of work that it has got, or fewer than was thought.
         num_held: called with a request; returns how many tokens of its prompt caches hold now, None if that
@@ -66,11 +68,13 @@ class ProgramAccount:
         self.on_charge: Callable[[str, float], None] | None = None
         self.num_held: Callable[[StepRequest], int | None] | None = None
         self.tenants = TenantsServed(weights)
+        self.ageing = AgeingClock()
         self._unit_s = unit_s
         self._output_s = output_s
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
         self._num_open: Counter[tuple[str, bool]] = Counter()
         """Number of open queries, by kind and whether their programs may make several."""
+        self._num_of_several = 0  # of them, those whose programs may
         self._of_query: dict[str, ProgramKey] = {}  # of programs of several queries
         self._silent = SilentPrograms()
 
@@ -126,7 +130,7 @@ class ProgramAccount:
         Nothing is corrected unless programs of several queries are served beside others. Of programs that
         are alike, those whose prefix is evicted would only wait for all the others.
         """
-        if self.num_held is None or request.hi > request.lo + 1 or not self._are_mixed:
+        if self.num_held is None or request.hi > request.lo + 1 or not self.are_mixed:
             return None
         num_held = self.num_held(request)
         part: AskedItems = request.asked or _NOTHING
@@ -224,6 +228,11 @@ class ProgramAccount:
 
     # --- what orders read
 
+    @property
+    def are_mixed(self) -> bool:
+        """Whether programs of several queries are served beside others."""
+        return self._num_of_several > 0 and len(self._num_open) > 1
+
     def makes_one_query(self, kind: str) -> bool:
         """Return whether nearly all programs of a kind end after one query. Then not all of them need be made
         known while nothing waits.
@@ -272,6 +281,8 @@ class ProgramAccount:
         assert self._num_open == Counter(
             (one.kind, one.is_open_ended) for one in programs for _ in one.queries
         )
+        several = (len(one.queries) for one in programs if one.is_open_ended)
+        assert self._num_of_several == sum(several)
         for name, program in self._programs.items():
             assert program.name == name
             assert program.queries or program.is_open_ended
@@ -308,6 +319,7 @@ class ProgramAccount:
     def _begin(self, program: Program, query: str) -> AskedQuery:
         """Note that a program makes another query."""
         self._num_open[program.kind, program.is_open_ended] += 1
+        self._num_of_several += program.is_open_ended
         if program.is_open_ended:
             self._of_query[query] = program.name
             if program.counts_as_ended:
@@ -319,13 +331,9 @@ class ProgramAccount:
     def _close_query(self, program: Program) -> None:
         what = program.kind, program.is_open_ended
         self._num_open[what] -= 1
+        self._num_of_several -= program.is_open_ended
         if not self._num_open[what]:
             del self._num_open[what]
-
-    @property
-    def _are_mixed(self) -> bool:
-        """Whether programs of several queries are served beside others."""
-        return len(self._num_open) > 1 and any(are_several for _, are_several in self._num_open)
 
     def _judge(self, kind: str, now_s: float) -> None:
         """Learn how programs of a kind have gone on."""

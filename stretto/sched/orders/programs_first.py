@@ -1,13 +1,13 @@
 """The order `programs_first`: serve the program that is expected to end after the least work.
 
 A person waits for a program: a question with its retrievals, or the session of an agent. So programs are
-sorted, not requests. The key of a program is
+sorted, not requests. The key of a program is made of
 
 - its index: the work that waits here, as the graph says, and the work that programs of its kind have asked
   for later, after as much work (`costs/learned_work.py`). Where nothing is known of the kind, it is the work
   that the program has asked for, so that the least attained service goes first;
-- less a credit for the time that its oldest request has waited here. Time that a program spends in tools, or
-  at other engines, gives no credit: an agent would overtake all chats after a while.
+- and the time for which its oldest request has waited here, as a factor (`ageing.py`). Time that a program
+  spends in tools, or at other engines, does not count: an agent would overtake all chats after a while.
 
 Where all instances report what their caches hold, the program that would go next is priced anew by what is
 held of its prompt now, and goes only if it is the first with that price too.
@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 
+from stretto.sched.orders.ageing import aged_key
 from stretto.sched.orders.by_query import ByQuery, PlaceKey
 from stretto.sched.orders.by_way import ByWay
 from stretto.sched.orders.near_deadlines import NearDeadlines
@@ -156,11 +157,13 @@ class _Tenant(ByQuery):
 
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Choose which entry of the tenant goes next; None if none may go."""
+        account = self._config.account
+        account.ageing.advance(now_s, are_mixed=account.are_mixed)
         if self._deadlines is not None:
             urgent = self._deadlines.due(now_s)
             if urgent is not None and (num_items := fits(urgent)):
                 return Take(urgent, num_items)
-        if self._config.account.num_held is not None:
+        if account.num_held is not None:
             self._correct_first()
         return super().take(to_fill, fits, now_s)
 
@@ -183,8 +186,10 @@ class _Tenant(ByQuery):
 
     def _leave(self, entry: QueueEntry, num_items: int) -> None:
         super()._leave(entry, num_items)
-        if entry.lo == entry.hi and self._deadlines is not None:
-            self._deadlines.discard(entry)
+        if entry.lo == entry.hi:
+            self._config.account.ageing.remove(entry.arrival_s)
+            if self._deadlines is not None:
+                self._deadlines.discard(entry)
 
 
 class _Program(ByWay):
@@ -197,7 +202,8 @@ class _Program(ByWay):
 
     def add(self, entry: QueueEntry) -> None:
         self._name = entry.sorted_under
-        self.put(entry, self._config.unit_s * entry.fresh, entry.arrival_s)
+        aged = self._config.account.ageing.add(entry.arrival_s)
+        self.put(entry, self._config.unit_s * entry.fresh, aged)
 
     def correct_first(self) -> bool:
         """Price the entry that would go next by what caches hold of its prompt now; return whether that has
@@ -212,7 +218,7 @@ class _Program(ByWay):
 
     def key_s(self) -> float:
         config = self._config
-        return config.account.index_s(self._name, self.seconds) + config.credit * self.unstarted.first_s
+        return aged_key(config.account.index_s(self._name, self.seconds), self.unstarted.first_s)
 
 
 def _name(entry: QueueEntry) -> ProgramKey:

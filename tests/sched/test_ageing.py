@@ -1,0 +1,68 @@
+"""How waiting counts beside work in the order `programs_first`."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from stretto.sched.orders.ageing import LEAST_S, AgeingClock, aged_key
+
+
+def pace(clock: AgeingClock, now_s: float, *, are_mixed: bool = False) -> float:
+    """Return what the clock of an engine counts for the second before `now_s`."""
+    clock.advance(now_s - 1.0)
+    before = clock.add(now_s - 1.0)
+    clock.remove(now_s - 1.0)
+    clock.advance(now_s, are_mixed=are_mixed)
+    after = clock.add(now_s)
+    clock.remove(now_s)
+    return after - before
+
+
+def test_a_second_counts_less_the_longer_all_have_waited() -> None:
+    idle, busy = AgeingClock(), AgeingClock()
+    for _ in range(100):
+        busy.add(0.0)
+    assert pace(idle, 50.0) == pytest.approx(1 / 20)
+    assert pace(busy, 50.0) == pytest.approx(1 / (5 * 50))
+    assert pace(busy, 500.0) == pytest.approx(1 / (5 * 500))
+    assert pace(busy, 1000.0, are_mixed=True) == pytest.approx(1 / (16 * 1000))
+    for _ in range(100):
+        busy.remove(0.0)
+    assert pace(busy, 2000.0) == pytest.approx(1 / 20)
+
+
+def test_an_e_fold_is_a_factor_of_work() -> None:
+    clock = AgeingClock()
+    early = clock.add(0.0)
+    clock.remove(0.0)
+    clock.advance(20.0)  # while nothing waits, in which 20 s are one e-fold
+    late = clock.add(20.0)
+    work_s = 3.0
+    assert aged_key(math.e * (work_s + LEAST_S) - LEAST_S, early) == pytest.approx(aged_key(work_s, late))
+
+
+def test_a_time_that_has_passed_changes_nothing() -> None:
+    clock = AgeingClock()
+    first = clock.add(10.0)
+    clock.advance(5.0)
+    assert clock.add(10.0) == first
+    assert clock.add(5.0) < first
+
+
+def test_what_comes_later_is_later_by_the_clock() -> None:
+    draw, clock, now_s, last = Random("ages"), AgeingClock(), 0.0, -1.0
+    waiting: list[float] = []
+    for _ in range(2000):
+        now_s += draw.choice((0.0, 0.1, 5.0))
+        if draw.random() < 0.5:
+            aged = clock.add(now_s)
+            assert aged >= last
+            last = aged
+            waiting.append(now_s)
+        elif waiting and draw.random() < 0.4:
+            clock.remove(waiting.pop(draw.randrange(len(waiting))))
+        else:
+            clock.advance(now_s, are_mixed=draw.random() < 0.5)
