@@ -31,6 +31,8 @@ _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
 _LEAST_CORRECTED = 16
 """Tokens by which what caches hold of a prompt must differ from what was expected, a usual block."""
+_NOTHING = AskedItems(AskedQuery(0), AskedGroup((), 0.0, 0.0), (), 0.0, 1.0, 0.0, 0, 0)
+"""What is known of a request that was not counted."""
 _LATER = "later"
 """Mark of the sources of prompts that come when their program has had others, and so may begin like those."""
 
@@ -131,8 +133,8 @@ class ProgramAccount:
         if self.num_held is None or request.hi > request.lo + 1 or not self.are_mixed:
             return None
         num_held = self.num_held(request)
-        part = _asked(request)
-        if num_held is None or part is None:
+        part: AskedItems = request.asked or _NOTHING
+        if num_held is None or not part.num_left:
             return None
         fresh = max(0.0, 1.0 - num_held / part.num_known) if part.num_known else part.fresh
         if abs(fresh - part.fresh) * part.num_known < _LEAST_CORRECTED:
@@ -145,8 +147,8 @@ class ProgramAccount:
 
     def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:
         """Charge the tenant of a request for items that go to an instance now."""
-        part = _asked(request)
-        if part is None:
+        part: AskedItems = request.asked or _NOTHING
+        if not part.num_left:
             return
         if part.group.sent_s is None:
             part.group.sent_s = now_s
@@ -156,16 +158,16 @@ class ProgramAccount:
         self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
     ) -> None:
         """Count items that have ended, after `took_s` seconds of work; None stands for what was expected."""
-        part = _asked(request)
-        if part is not None:
+        part: AskedItems = request.asked or _NOTHING
+        if part.num_left:
             self._end(part, request, now_s, num_items, took_s)
 
     def answered(self, request: StepRequest, usage: Usage, num_output: int, now_s: float) -> None:
         """Count the end of one item at an LLM that has generated `num_output` tokens. Prompt tokens that were
         not cached are taken from `usage`, where it reports any.
         """
-        part = _asked(request)
-        if part is None:
+        part: AskedItems = request.asked or _NOTHING
+        if not part.num_left:
             return
         num_known = part.num_known
         num_fresh = part.fresh * num_known
@@ -198,7 +200,7 @@ class ProgramAccount:
         found = None if program is None else program.queries.pop(query, None)
         if program is None or found is None:
             return
-        found.is_closed = True
+        _forget(found)
         self._close_query(program)
         program.heard_s = max(program.heard_s, found.heard_s)
         if not found.open:
@@ -360,8 +362,8 @@ class ProgramAccount:
             self._charge(request.record.tenant, took_s - expected_s)
         part.group.took_s += took_s
         query.heard_s = now_s
-        part.num_left -= num_items
-        if part.num_left <= 0:
+        part.num_left = max(0, part.num_left - num_items)
+        if not part.num_left:
             _close(query, request.node.id, request.lo)
 
     def _charge(self, tenant: str, seconds: float) -> float:
@@ -398,15 +400,16 @@ class ProgramAccount:
             return
         del self._programs[program.name]
         for query, asked in program.queries.items():
-            asked.is_closed = True
+            _forget(asked)
             self._of_query.pop(query, None)
             self._close_query(program)
 
 
-def _asked(request: StepRequest) -> AskedItems | None:
-    """Return what is open of a request; None if it has ended, or is not known."""
-    part: AskedItems | None = request.asked
-    return None if part is None or part.num_left <= 0 or part.query.is_closed else part
+def _forget(query: AskedQuery) -> None:
+    """Count nothing more of what is open of a query that has ended, or whose program is forgotten."""
+    for of_node in query.open.values():
+        for part in of_node.values():
+            part.num_left = 0
 
 
 def _close(query: AskedQuery, node: int, lo: int) -> None:
