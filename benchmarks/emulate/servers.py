@@ -101,6 +101,7 @@ def serving(planned: PlannedFleet) -> Iterator[Measured]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(planned, theirs), daemon=True)
     process.start()
+    theirs.close()  # so that the death of the process ends what waits for it
     try:
         yield Measured(ours.recv(), ours)
     finally:

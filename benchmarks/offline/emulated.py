@@ -9,13 +9,14 @@ from tempfile import TemporaryDirectory
 from benchmarks.offline.measured import Measured, Work, run_measured
 from benchmarks.planner.applications import ENSEMBLE, ROUTED, chain_summary, ensemble, routing
 from stretto.costs.presets import load_output_lengths
+from stretto.graph.one_call import PromptMessage
 from stretto.planner.application import Application, AppRequest
 from stretto.planner.machine import machine_of
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import emulated_replicas
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 from stretto.sim.synthetic_output import filler
 
 MACHINE = "8xA100-80G"

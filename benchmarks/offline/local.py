@@ -16,6 +16,7 @@ from benchmarks.common.checkpoint import Shape, build_checkpoint
 from benchmarks.offline.measured import Measured, Work, run_measured
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.engines.prompt_tokens import PromptTokenizer
+from stretto.graph.one_call import PromptMessage
 from stretto.model.values import Segment
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.core_costs import CoreModel, measure_on_cores
@@ -25,7 +26,7 @@ from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.running.replanner import Replanner
 from stretto.planner.running.replicas import core_replicas
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 
 NUM_DEVICES = 2
 SHAPES: Mapping[str, Shape] = {

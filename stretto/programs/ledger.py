@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from stretto.model.errors import UserError
 from stretto.model.record import record
 from stretto.programs.fragment import WaitingCall
+from stretto.programs.native_readers import NativeReaders
+from stretto.programs.variable_names import VariableNames
 
 
 @record
@@ -31,39 +33,24 @@ class _Note:
 
 
 class Ledger:
-    """The names of a client's variables, and what each is made of. Any thread may use it."""
+    """A client's variables, and what each is made of. Any thread may use it.
+
+    Attributes:
+        names: the names that its variables have had.
+        natives: which variables are made of those of running functions of the client.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self._given: dict[str, None] = {}
+        self.names = VariableNames()
+        self.natives = NativeReaders()
         self._made: dict[str, tuple[str, ...]] = {}
         self._set: dict[str, None] = {}
         self._awaited: dict[str, None] = {}
-        self._readers: dict[str, set[str]] = {}
-        """Variables that are made of those of running native functions, until they are given up."""
-        self._made_of: dict[str, set[str]] = {}
         self._notes: list[_Note] | None = None
 
     def __len__(self) -> int:
         return len(self._made)
-
-    def new_name(self, stem: str, *, is_given: bool = False) -> str:
-        """Return a name that no variable has: `stem`, `stem.2`, `stem.3`…
-
-        Raises:
-            UserError: the user has given the name, and it is taken, or is none of letters, digits and
-                underscores.
-        """
-        if is_given and not (isinstance(stem, str) and stem.isidentifier()):
-            raise UserError(f"a variable's name is letters, digits and underscores, got {stem!r:.80}")
-        with self._lock:
-            if is_given and stem in self._counts:
-                raise UserError(f"there is a variable {stem!r} already")
-            if is_given:
-                self._given[stem] = None
-            number = self._counts[stem] = self._counts.get(stem, 0) + 1
-        return stem if number == 1 else f"{stem}.{number}"
 
     def knows(self, name: str) -> bool:
         """Return whether a variable has or will get a value, and was not given up."""
@@ -89,28 +76,13 @@ class Ledger:
             UserError: it has one already, or a call produces it.
         """
         self._note(name, reads)
-        self._readers[name] = set()
+        self.natives.begin(name)
 
     def _note(self, name: str, reads: tuple[str, ...]) -> None:
         with self._lock:
             if name in self._made:
                 raise UserError(f"the variable {name!r} has a value, or a call produces it, already")
             self._add([name], reads)
-
-    def note_native_end(self, name: str) -> None:
-        """Note that the function of the client that makes a variable has ended."""
-        with self._lock:
-            for reader in self._readers.pop(name, ()):
-                natives = self._made_of[reader]
-                natives.discard(name)
-                if not natives:
-                    del self._made_of[reader]
-
-    def has_readers(self, name: str) -> bool:
-        """Return whether a variable of a running function of the client serves others, which were not given
-        up.
-        """
-        return bool(self._readers.get(name))
 
     def note_call(self, call: WaitingCall, given: Mapping[str, str]) -> None:
         """Note what a call produces; `given` are the outputs that go to variables which existed before.
@@ -155,8 +127,7 @@ class Ledger:
                 self._made.pop(name, None)
                 self._set.pop(name, None)
                 self._awaited.pop(name, None)
-                for native in self._made_of.pop(name, ()):
-                    self._readers[native].discard(name)
+                self.natives.forget(name)
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
@@ -176,23 +147,11 @@ class Ledger:
         finally:
             self._notes = None
 
-    def free(self, name: str) -> None:
-        """Let the name of a variable that was given up be given again, if the user had given it."""
-        with self._lock:
-            if name in self._given and self._counts[name] == 1:
-                del self._counts[name]
-            self._given.pop(name, None)
-
     def _add(self, names: Collection[str], reads: tuple[str, ...]) -> None:
         """Note of what variables are made, and which ones they are made of that do not exist yet."""
         for name in names:
             self._made[name] = reads
-        natives = {name for name in reads if name in self._readers}.union(
-            *(self._made_of.get(name, ()) for name in reads)
-        )
-        for native in natives:
-            self._readers[native].update(names)
-        self._made_of |= {name: set(natives) for name in names if natives}
+        self.natives.add(names, reads)
         was_awaited = [name for name in names if name in self._awaited]
         for name in was_awaited:
             del self._awaited[name]

@@ -59,7 +59,7 @@ class NativeCalls:
         """Give a variable up: once no call has to read it, stop the call that makes it, and free it."""
         self._given_up.add(name)
         for one in list(self._given_up):  # what the variable was made of may serve nothing now
-            if not self._num_readers[one] and not self._ledger.has_readers(one):
+            if not self._num_readers[one] and not self._ledger.natives.has_readers(one):
                 self._given_up.discard(one)
                 if one in self._running:
                     self._running[one].cancel()
@@ -77,7 +77,7 @@ class NativeCalls:
     def _end(self, made: str, reads: Sequence[str]) -> None:
         """Forget a call, and free the variables that were given up while it had to read them."""
         del self._running[made]
-        self._ledger.note_native_end(made)
+        self._ledger.natives.end(made)
         self._num_readers.subtract(reads)
         for name in dict.fromkeys((*reads, made)):
             if not self._num_readers[name]:
@@ -90,4 +90,4 @@ class NativeCalls:
     def _free(self, name: str) -> None:
         """Give a variable up that no call has to read any more; its name may be used again."""
         self._session().drop(name)
-        self._ledger.free(name)
+        self._ledger.names.free(name)

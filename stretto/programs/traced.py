@@ -97,8 +97,12 @@ def inputs_of(function: Callable[..., object]) -> list[str]:
     """Return the parameters that a program must be given: those without a default.
 
     Raises:
-        ConfigError: it takes any number of arguments.
+        ConfigError: it takes any number of arguments, or is asynchronous.
     """
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(
+            f"{function.__name__} is asynchronous; a program to plan waits with get, not with await"
+        )
     found = []
     for name, one in inspect.signature(function).parameters.items():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY):

@@ -166,7 +166,7 @@ class SemanticVariable:
         if self._is_dropped:
             raise UserError(f"the variable {self._name!r} was dropped")
         if self._client is None:
-            self._name = client.ledger.new_name(self._stem or "variable", is_given=bool(self._stem))
+            self._name = client.ledger.names.new(self._stem or "variable", is_given=bool(self._stem))
             self._client = client
             if self._content is not _UNSET:
                 client.provide(self._name, self._content)
@@ -196,7 +196,7 @@ def produced(client: ProgramClient, stem: str) -> SemanticVariable:
     """Return a new variable of a client, for the output of a call."""
     variable = SemanticVariable.__new__(SemanticVariable)
     variable._content, variable._stem, variable._client, variable._is_dropped = _UNSET, stem, client, False
-    variable._name, variable._read = client.ledger.new_name(stem), None
+    variable._name, variable._read = client.ledger.names.new(stem), None
     return variable
 
 

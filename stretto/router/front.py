@@ -35,8 +35,8 @@ from stretto.router.messages import (
     WorkerGone,
     WorkerId,
 )
-from stretto.router.prompt_watch import PromptWatch
 from stretto.router.router_state import RouterState
+from stretto.router.shown_requests import ShownRequests
 from stretto.router.token_reader import TokenReader
 from stretto.router.worker_link import WorkerLink
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
@@ -88,11 +88,10 @@ class Front:
         self.on_worker_gone: list[Callable[[WorkerId], None]] = []
         self.tokens: TokenReader | None = None
         self.readers = BodyReaders()
-        self._prompts = PromptWatch(self.watch, self.readers)
         self._loop = asyncio.get_running_loop()
         self._late = Backlog(soon=self._loop.call_soon, on_error=_not_done)
         self.later = self._late.add
-        self._unseen: list[tuple[RoutedExchange, RoutedRequest | None]] = []
+        self._shown = ShownRequests(self.watch, self.readers)
         self.watch.deferred.sources.append(self.catch_up)
         self.exchanges: dict[Ticket, RoutedExchange] = {}
         self._hedges: dict[Ticket, HedgeAttempt] = {}
@@ -113,7 +112,7 @@ class Front:
     def catch_up(self) -> None:
         """Do now what is to be done later."""
         self._late.catch_up()
-        self._show()
+        self._shown.catch_up()
         self.unsettled_state.catch_up()
 
     def act(self, actions: Sequence[RouterAction]) -> None:
@@ -197,7 +196,7 @@ class Front:
     def register(self, exchange: RoutedExchange, routed: RoutedRequest) -> None:
         """Note that a request has come to the state machine."""
         self.exchanges[exchange.ticket] = exchange
-        self._show_later(exchange, routed)
+        self._shown.later(exchange, routed)
 
     def ended(self, exchange: RoutedExchange) -> None:
         """Note that a request has left the router."""
@@ -207,34 +206,7 @@ class Front:
     def _has_ended(self, exchange: RoutedExchange) -> None:
         if (program := exchange.program) is not None:
             program.end(was_answered=exchange.was_answered)
-        self._show_later(exchange, None)
-
-    def _show_later(self, exchange: RoutedExchange, arrived: RoutedRequest | None) -> None:
-        """Show observers a request that has `arrived`, or that has ended, in the next turn of the event
-        loop.
-        """
-        if not self._unseen:
-            self._loop.call_soon(self._show)
-        self._unseen.append((exchange, arrived))
-
-    def _show(self) -> None:
-        """Show observers the requests that they have not seen. Of one that has ended nothing is kept."""
-        unseen, self._unseen = self._unseen, []
-        observers = self.watch.observers
-        for exchange, routed in unseen:
-            trace = exchange.trace
-            try:
-                if routed is None:
-                    assert trace.ended_s is not None, "it has ended"
-                    observers.on_request_ended(trace, trace.ended_s)
-                    exchange.let_go()
-                    continue
-                assert trace.placed_s is not None, "it was brought to the state machine"
-                observers.on_request_arrived(trace, trace.placed_s)
-                if routed.key is not None and (trace.tries or not exchange.has_ended):
-                    self._prompts.arrived(trace, routed, exchange.outgoing)
-            except Exception:
-                _log.exception("a request could not be shown to those who watch")
+        self._shown.later(exchange, None)
 
 
 def _not_done(error: Exception) -> None:

@@ -87,7 +87,11 @@ class OpenRequests:
         profile = config.worker[0].profile if config.worker else UNKNOWN_LLM
         engine = queue_engine("router", config)
         self.yields_s = engine.age_limit_s
-        self.account = RequestAccount(engine, profile, tenant_weights, learned, self._asks_account)
+
+        def is_asked() -> bool:
+            return bool(self.waiting.queues) or self.announcer is not None
+
+        self.account = RequestAccount(engine, profile, tenant_weights, learned, is_asked)
         self.waiting = Waiting(engine, profile, self.account.machine, config.max_wait_s)
         self.room = RoomAtWorkers(holds=config.holds_programs)
         self.limit = WaitingLimit(config.max_waiting, tenant_weights)
@@ -128,9 +132,6 @@ class OpenRequests:
     def is_left_out(self, ticket: Ticket, request: RoutedRequest) -> bool:
         """Return whether the request of a program need not be made known to the account."""
         return not (self.waiting.queues or self.room.held) and self.account.is_left_out(ticket, request)
-
-    def _asks_account(self) -> bool:
-        return bool(self.waiting.queues) or self.announcer is not None
 
     def step_of(self, ticket: Ticket) -> StepRequest:
         """Return a request as queues and accounts know it."""

@@ -13,7 +13,7 @@ _COLUMNS = ("request", "state", "sent for", "place")
 
 
 @dataclass(frozen=True, slots=True)
-class GraphLine:
+class ShownStep:
     """One request to an LLM, in words.
 
     Attributes:
@@ -36,7 +36,7 @@ class GraphLine:
 
 def graph_lines(
     calls: Sequence[WaitingCall], state: Callable[[str], str], places: Mapping[str, LastInstance]
-) -> list[GraphLine]:
+) -> list[ShownStep]:
     """Return a line for each output that an LLM generates for the calls of a session.
 
     Args:
@@ -53,20 +53,20 @@ def graph_lines(
 
 def _line(
     step: str, reads: Sequence[str], made: str, state: str, places: Mapping[str, LastInstance]
-) -> GraphLine:
+) -> ShownStep:
     request = f"{step}({', '.join(dict.fromkeys(reads))}) -> {made}"
     if (place := places.get(step)) is None:
-        return GraphLine(request, state, "", "")
+        return ShownStep(request, state, "", "")
     where = f"{place.engine} {place.instance}" + (f": {place.reason}" if place.reason else "")
-    return GraphLine(request, state, place.objective, where)
+    return ShownStep(request, state, place.objective, where)
 
 
-def text_of_lines(lines: Sequence[GraphLine]) -> str:
+def text_of_lines(lines: Sequence[ShownStep]) -> str:
     """Return the lines as text."""
     return "".join(" | ".join(cell for cell in line.cells if cell) + "\n" for line in lines)
 
 
-def as_html(lines: Sequence[GraphLine], session: str) -> str:
+def as_html(lines: Sequence[ShownStep], session: str) -> str:
     """Return the lines as a page."""
     head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
     rows = "".join(

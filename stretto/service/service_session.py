@@ -16,7 +16,7 @@ from stretto.runtime.runtime import Runtime
 from stretto.runtime.session import Session
 from stretto.service.bodies import MAX_DECODED_BYTES, SHORT_BYTES, in_thread
 from stretto.service.calls import Works
-from stretto.service.graph_page import GraphLine, graph_lines
+from stretto.service.graph_page import ShownStep, graph_lines
 from stretto.service.places import LastInstances
 from stretto.service.refusals import not_yet
 from stretto.service.schema import CallBody, SubmitBody
@@ -201,7 +201,7 @@ class ServiceSession:
                 async for piece in pieces:
                     yield piece
 
-    def lines(self, places: LastInstances) -> list[GraphLine]:
+    def lines(self, places: LastInstances) -> list[ShownStep]:
         """Return a line for each request to an LLM of the last calls, in words."""
         calls = list({id(call): call for call in self._calls.values()}.values())
 

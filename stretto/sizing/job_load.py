@@ -87,9 +87,14 @@ class JobLoad(Observer):
         window = self._window
         length_s = window.end_s - window.warm_s
         clock.at(window.end_s, self._end_if_over)
-        clock.at(window.longest_s, self._end)
+        clock.at(window.longest_s, lambda: self._measures.end(clock.now_s))
+
+        def check() -> Sequence[Event]:
+            self._measures.check(clock.now_s)
+            return ()
+
         for number in range(1, LONGEST * _CHECKS):
-            clock.at(window.warm_s + number / _CHECKS * length_s, self._check)
+            clock.at(window.warm_s + number / _CHECKS * length_s, check)
         if self._load.unit == "sessions":
             for lane in range(int(self._load.amount)):
                 draw = seeded(self._seed, f"lane {lane}")
@@ -201,16 +206,6 @@ class JobLoad(Observer):
         self.lengths[name] = call.num_output
         return Submit(name, self._graph, {"prompt": call.text(running.number)}, program=f"j{running.number}")
 
-    # --- the end of the run
-
-    def _check(self) -> Sequence[Event]:
-        self._measures.check(self._clock.now_s)
-        return ()
-
     def _end_if_over(self) -> Sequence[Event]:
         self._measures.end_if_over(self._clock.now_s)
-        return ()
-
-    def _end(self) -> Sequence[Event]:
-        self._measures.end(self._clock.now_s)
         return ()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NoReturn
 
 from stretto.model.tasks import Usage
 from stretto.sizing.load import Load
@@ -35,7 +36,7 @@ class RunningJob:
 
 
 @dataclass(slots=True)
-class SentRequest:
+class SentCall:
     running: RunningJob
     request: str
     at_s: float
@@ -62,7 +63,7 @@ class RunMeasures:
         expected = {"first_token": num_requests, "per_token": num_requests, "job": num_jobs}
         self._measures = Measures(objectives, expected)
         self.samples = self._measures.samples
-        self.sent: dict[str, SentRequest] = {}
+        self.sent: dict[str, SentCall] = {}
         self.jobs: dict[int, RunningJob] = {}
         self._window = window
         self._measures_jobs = any(one.time == "job" for one in objectives)
@@ -85,23 +86,23 @@ class RunMeasures:
     def sends(self, name: str, running: RunningJob, request: str, now_s: float) -> None:
         """Count a request that is sent."""
         is_measured = self._window.holds(now_s)
-        self.sent[name] = SentRequest(running, request, now_s, is_measured)
+        self.sent[name] = SentCall(running, request, now_s, is_measured)
         self._num_measured += is_measured
         self.samples.num_sent += 1
 
-    def first_token(self, sent: SentRequest, now_s: float) -> None:
+    def first_token(self, sent: SentCall, now_s: float) -> None:
         """Note the first token of a request."""
         sent.first_s = now_s
         if sent.is_measured and not self._measures_ends:
             self._num_measured -= 1
 
-    def count(self, sent: SentRequest, usage: Usage) -> None:
+    def count(self, sent: SentCall, usage: Usage) -> None:
         """Count the tokens of a request that has ended."""
         if sent.is_measured:
             self.samples.num_prompt += usage.num_prompt_tokens
             self.samples.num_cached += usage.num_cached_tokens
 
-    def answered(self, name: str, num_output: int, now_s: float) -> SentRequest:
+    def answered(self, name: str, num_output: int, now_s: float) -> SentCall:
         """Take a request away that is answered with so many tokens, and return it."""
         sent = self.sent.pop(name)
         if not sent.is_measured:
@@ -147,7 +148,7 @@ class RunMeasures:
                 seconds["job"] += [now_s - one.running.start_s for one in stuck]
             raise Enough
 
-    def end(self, now_s: float) -> None:
+    def end(self, now_s: float) -> NoReturn:
         """End the run; what still runs has taken at least so long."""
         for sent in self.sent.values():
             if sent.is_measured:
@@ -158,6 +159,6 @@ class RunMeasures:
                 self.samples.seconds["job"].append(now_s - job.start_s)
         raise Enough
 
-    def _is_stuck(self, sent: SentRequest) -> bool:
+    def _is_stuck(self, sent: SentCall) -> bool:
         """Return whether a request from before the measured time still waits."""
         return sent.first_s is None and sent.at_s < self._window.warm_s

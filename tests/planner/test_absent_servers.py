@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import EngineUnavailable, Overloaded, StrettoError
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
@@ -18,7 +19,7 @@ from stretto.planner.running.model_queues import ModelQueues
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import RunOutcome
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.unplanned_run import OfflineJob, answer_all
 
 NUM = 12

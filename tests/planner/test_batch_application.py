@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError
 from stretto.planner.running.batch_lines import read_batch_application
-from stretto.planner.running.run_request import PromptMessage
 
 
 def line(custom_id: str, model: str = "m", text: Any = "Hi", **options: Any) -> dict[str, Any]:

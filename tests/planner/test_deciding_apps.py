@@ -466,6 +466,10 @@ def tells_its_input(question: P.SemanticVariable) -> dict[str, P.SemanticVariabl
     return {"asked": question, "answer": first_draft(question)}
 
 
+async def awaits(question: P.SemanticVariable) -> object:
+    return await first_draft(question)
+
+
 def runs_python(question: P.SemanticVariable) -> Any:
     return P.NativeFunction(len)(first_draft(question))
 
@@ -483,6 +487,7 @@ def runs_python(question: P.SemanticVariable) -> Any:
         (tells_its_input, "no call makes what it returns as 'asked'"),
         (runs_python, "len is a Python function on values"),
         (lambda *questions: None, "a program has parameters with names"),
+        (awaits, "awaits is asynchronous"),
         (lambda question: 1 / 0, "<lambda> raised ZeroDivisionError"),
     ],
 )

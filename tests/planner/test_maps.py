@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.presets import load_output_lengths
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError
 from stretto.model.replica import Replica
 from stretto.model.tasks import LLMTask
@@ -26,7 +27,7 @@ from stretto.planner.running.calls import CallBook
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 
 MODEL = "mpt-7b-chat"
 NODES = (

@@ -15,6 +15,7 @@ from benchmarks.common.mini_model import MINI
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import CapacityError
 from stretto.model.tasks import Decode, Failed, LLMTask
 from stretto.model.values import Segment
@@ -22,7 +23,7 @@ from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan_files import read_requests
 from stretto.planner.running.prompt_lengths import PromptLengths
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 from stretto.planner.token_counts import TextTokens, tokens_of
 
 CONTEXT = 4096

@@ -16,6 +16,7 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.cluster.messages import StopInstance
 from stretto.costs.output_lengths import LengthsBySource, output_lengths
 from stretto.costs.presets import load_output_lengths
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import EngineUnavailable, UserError
 from stretto.model.replica import Replica
 from stretto.model.tasks import Done, LLMTask, Started, Usage
@@ -36,7 +37,7 @@ from stretto.planner.running.plan_keeper import PlanKeeper
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.replanner import Replanner, Search, Situation
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.requests import PromptMessage, RunRequest
+from stretto.planner.running.requests import RunRequest
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.workload import Workload
 from stretto.sched.actions import Action, Admit, CancelTask

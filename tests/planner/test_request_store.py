@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.running.batch_lines import read_batch_application
 from stretto.planner.running.request_store import RequestStore, stored
 from stretto.planner.running.requests import read_run_requests
-from stretto.planner.running.run_request import PromptMessage
 
 APP = Application("app", [ModelNode("write", "m", 50), ModelNode("sum", "n", 40, chain=True)])
 LINES = [

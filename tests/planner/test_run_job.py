@@ -16,18 +16,18 @@ import pytest
 from support.planned_runs import APP, PLAN, run_requests
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
+from stretto.graph.one_call import CallGraphs, PromptMessage
 from stretto.model.errors import CapacityError, JournalError, NotSaved, StrettoError, UserError
 from stretto.model.replica import Replica
 from stretto.model.tasks import LLMTask
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
-from stretto.planner.running.call_graphs import CallGraphs
 from stretto.planner.running.calls import CallBook
 from stretto.planner.running.forecast import Forecast
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall, Progress
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
-from stretto.planner.running.run_request import PromptMessage, RefusedLine, RunRequest
+from stretto.planner.running.run_request import RefusedLine, RunRequest
 from stretto.runtime.journal.lines import work_hash
 
 REQUESTS = run_requests(7)

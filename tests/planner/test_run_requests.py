@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.prompt_slots import fill
@@ -16,7 +17,7 @@ from stretto.planner.running.planned_calls import CallAnswer, CallEnded
 from stretto.planner.running.request_store import RequestStore, stored
 from stretto.planner.running.requests import read_run_requests
 from stretto.planner.running.results import result_line
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 
 APP = Application(
     "app",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_a_second_counts_less_the_longer_all_have_waited() -> None:
     assert pace(idle, 50.0) == pytest.approx(1 / 20)
     assert pace(busy, 50.0) == pytest.approx(1 / (5 * 50))
     assert pace(busy, 500.0) == pytest.approx(1 / (5 * 500))
-    assert pace(busy, 1000.0, are_mixed=True) == pytest.approx(1 / (16 * 1000))
+    assert pace(busy, 1000.0, are_mixed=True) == pytest.approx(1 / (40 * 1000))
     for _ in range(100):
         busy.remove(0.0)
     assert pace(busy, 2000.0) == pytest.approx(1 / 20)
@@ -49,3 +50,19 @@ def test_a_time_that_has_passed_changes_nothing() -> None:
     clock.advance(5.0)
     assert clock.add(10.0) == first
     assert clock.add(5.0) < first
+
+
+def test_what_comes_later_is_later_by_the_clock() -> None:
+    draw, clock, now_s, last = Random("ages"), AgeingClock(), 0.0, -1.0
+    waiting: list[float] = []
+    for _ in range(2000):
+        now_s += draw.choice((0.0, 0.1, 5.0))
+        if draw.random() < 0.5:
+            aged = clock.add(now_s)
+            assert aged >= last
+            last = aged
+            waiting.append(now_s)
+        elif waiting and draw.random() < 0.4:
+            clock.remove(waiting.pop(draw.randrange(len(waiting))))
+        else:
+            clock.advance(now_s, are_mixed=draw.random() < 0.5)

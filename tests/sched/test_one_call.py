@@ -10,13 +10,12 @@ import pytest
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
+from stretto.graph.one_call import CallGraphs, PromptMessage, inputs_of_call
 from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment
 from stretto.model.errors import CapacityError, EngineUnavailable, StrettoError
 from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Done, Failed, LLMEvent, Piece, Started, Usage
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
-from stretto.planner.running.requests import PromptMessage
 from stretto.sched.actions import Action, Admit, Reply
 from stretto.sched.engine_events import AddInstance, InstanceLost, InstanceReady, LLMReport
 from stretto.sched.messages import Cancel, Event, Submit

@@ -17,8 +17,7 @@ import pytest
 import stretto
 from benchmarks.common.mini_model import MINI
 from stretto.engines.llms import llm_engine
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
-from stretto.planner.running.run_request import PromptMessage
+from stretto.graph.one_call import CallGraphs, PromptMessage, inputs_of_call
 from stretto.runtime.runtime import Runtime
 
 openai = pytest.importorskip("openai")

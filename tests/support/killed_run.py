@@ -9,12 +9,13 @@ from pathlib import Path
 
 from benchmarks.common.mini_model import MINI
 from stretto.engines.llms import llm_replica
+from stretto.graph.one_call import PromptMessage
 from stretto.model.replica import Replica
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
 from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, run_job
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 
 APP = Application(
     "pair",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from stretto.graph.one_call import PromptMessage
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.plan import Plan, PlannedReplica, Stage
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 
 APP = Application(
     "app",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from stretto.cluster.messages import InstanceId, StopInstance
+from stretto.graph.one_call import node_of_step
 from stretto.model.tasks import Done, Failed, Started
-from stretto.planner.running.call_graphs import node_of_step
 from stretto.sched.actions import Action, Admit, CancelTask
 from stretto.sched.engine_events import InstanceLost, InstanceStopped, LLMReport, Suspended
 from stretto.sched.messages import Event
@@ -16,7 +16,7 @@ from stretto.sched.observer import Observer
 class AnswersWatch(Observer):
     """Notes the lengths of all answers of each node, and the calls under way.
 
-    The step of a call is that of its node (`call_graphs.py`).
+    The step of a call is that of its node (`graph/one_call.py`).
 
     An answer is no longer under way when its call is taken off its instance, or the instance has ended: then
     the call begins again.

@@ -13,6 +13,7 @@ from reprlib import repr as short
 from typing import Any
 
 from stretto.graph.graph import ROLES
+from stretto.graph.one_call import PromptMessage
 from stretto.http.refusals import UNSUPPORTED, Refused
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.values import is_text
@@ -20,7 +21,7 @@ from stretto.planner.application import MAX_NUMBER, Application, AppRequest, Mod
 from stretto.planner.plan_files import NO_ANSWERS
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.sent_lines import ReadLine, sent_line
 from stretto.planner.token_counts import tokens_of
 from stretto.wire.options import Options

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import StrettoError
 from stretto.planner.application import Application, AppRequest
 from stretto.planner.prompt_slots import fill
@@ -22,7 +23,6 @@ from stretto.planner.running.planned_calls import (
     text_of_answer,
 )
 from stretto.planner.running.request_store import Kind, RequestStore
-from stretto.planner.running.run_request import PromptMessage
 
 
 class CallBook:

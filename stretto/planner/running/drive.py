@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from stretto.graph.one_call import CallGraphs, inputs_of_call
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineUnavailable, InternalError, StrettoError
 from stretto.planner.application import Application, ModelNode
@@ -15,7 +16,6 @@ from stretto.planner.plan import Plan
 from stretto.planner.running.answers_watch import AnswersWatch
 from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import CallEnds, result_of
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
 from stretto.planner.running.call_queue import CallQueue
 from stretto.planner.running.fleet_watch import FleetWatch
 from stretto.planner.running.plan_executor import (

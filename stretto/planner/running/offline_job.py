@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from stretto.graph.one_call import CallGraphs, inputs_of_call
 from stretto.model.errors import StrettoError
 from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import result_of
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.run import RunOutcome
 from stretto.planner.running.sent_lines import AskLines

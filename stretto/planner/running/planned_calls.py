@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import EngineFailure, StrettoError
 from stretto.model.record import record
 from stretto.planner.running.request_store import Kind
-from stretto.planner.running.run_request import PromptMessage, RunRequest, SentLine
+from stretto.planner.running.run_request import RunRequest, SentLine
 
 
 @record

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from stretto.engines.decoding import changed_settings
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.values import Failure
 from stretto.planner.application import AppRequest
@@ -20,7 +21,6 @@ from stretto.planner.deciding.query_calls import QueryCall
 from stretto.planner.running.planned_calls import AskedCall, CallAnswer, CallEnded, PlannedCall, Progress
 from stretto.planner.running.query_counts import Key, LiveQuery, QueryCounts
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import PromptMessage
 
 MOST_ROUNDS = 1000
 """Most steps of one name in a query: a loop that makes more is taken to have no end."""

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.deciding.app_file import query_request
@@ -18,7 +19,7 @@ from stretto.planner.plan_files import parse_request
 from stretto.planner.running.batch_lines import BatchLines, check_texts
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import PromptMessage, RunRequest
+from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.sent_lines import ReadLine
 
 

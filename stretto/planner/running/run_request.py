@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import StrettoError
 from stretto.model.record import record
-from stretto.model.tools import ToolPart
 from stretto.planner.application import AppRequest
 from stretto.wire.paths import Api
 
@@ -22,21 +22,6 @@ class RefusedLine:
 
     id: str
     error: StrettoError
-
-
-@record
-class PromptMessage:
-    """One message of a prompt, or more of the one before it. `tools` is what servers that take tools get in
-    place of `text`.
-
-    The role None is that of the message before it, or else of the user, or of the model's plain text. A
-    constant is part of an app's prompt, in which marks of the model count.
-    """
-
-    role: str | None
-    text: str
-    tools: ToolPart | None = None
-    is_constant: bool = False
 
 
 @record

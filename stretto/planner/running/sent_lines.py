@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from reprlib import repr as short
 from typing import Any, Protocol, TypeAlias
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.planner.application import ModelNode
 from stretto.planner.running.planned_calls import CallAnswer
-from stretto.planner.running.run_request import PromptMessage, SentLine
+from stretto.planner.running.run_request import SentLine
 
 CHAT = "/v1/chat/completions"
 _LIMITS = {

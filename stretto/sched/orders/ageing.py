@@ -16,12 +16,14 @@ import math
 
 LEAST_S = 0.2
 """Seconds of work that are added to that of all programs before they are compared."""
-_MEAN_WAITS, _MEAN_WAITS_MIXED = 5.0, 16.0
+_MEAN_WAITS, _MEAN_WAITS_MIXED = 5.0, 40.0
 _LEAST_E_FOLD_S = 20.0
 
 
 class AgeingClock:
     """The clock of one engine, whose time passes at one unit an e-fold. All queues of the engine share it."""
+
+    __slots__ = ("_aged", "_arrivals_s", "_now_s", "_num", "_rate")
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -32,11 +34,12 @@ class AgeingClock:
 
     def add(self, arrival_s: float) -> float:
         """Count an entry that waits since `arrival_s`; return the time of the clock at its arrival."""
-        if arrival_s > self._now_s:
-            self._pass(arrival_s)
+        aged = self._aged + (arrival_s - self._now_s) * self._rate
+        if arrival_s > self._now_s:  # what comes later is later by the clock too, whatever its pace then
+            self._now_s, self._aged = arrival_s, aged
         self._num += 1
         self._arrivals_s += arrival_s
-        return self._aged - (self._now_s - arrival_s) * self._rate
+        return aged
 
     def remove(self, arrival_s: float) -> None:
         """Count an entry, which waited since `arrival_s`, no longer."""
@@ -51,12 +54,10 @@ class AgeingClock:
         if now_s > self._now_s:
             mean_wait_s = now_s - self._arrivals_s / self._num if self._num else 0.0
             num_waits = _MEAN_WAITS_MIXED if are_mixed else _MEAN_WAITS
-            self._rate = 1.0 / max(_LEAST_E_FOLD_S, num_waits * mean_wait_s)
-            self._pass(now_s)
-
-    def _pass(self, now_s: float) -> None:
-        self._aged += (now_s - self._now_s) * self._rate
-        self._now_s = now_s
+            e_fold_s = num_waits * mean_wait_s
+            self._rate = 1.0 / (e_fold_s if e_fold_s > _LEAST_E_FOLD_S else _LEAST_E_FOLD_S)
+            self._aged += (now_s - self._now_s) * self._rate
+            self._now_s = now_s
 
 
 def aged_key(index_s: float, aged: float) -> float:

@@ -56,7 +56,6 @@ class AskedQuery:
         source: source of its last arrival, until `left` is looked up.
         left: what queries like it asked for after such an arrival; None if nothing is known of its kind.
         heard_s: time at which something of it arrived or ended last.
-        is_closed: whether the query has ended, or is forgotten with its program.
         open: requests that have not ended, by node, and by their first item.
     """
 
@@ -66,7 +65,6 @@ class AskedQuery:
     source: Source | None = None
     left: WorkLeft | None = None
     heard_s: float = 0.0
-    is_closed: bool = False
     groups: list[AskedGroup] = field(default_factory=list)
     open: dict[int, dict[int, AskedItems]] = field(default_factory=dict)
 

@@ -31,6 +31,8 @@ _MAX_PROGRAMS = 8192
 _MAX_GROUPS = 256
 _LEAST_CORRECTED = 16
 """Tokens by which what caches hold of a prompt must differ from what was expected, a usual block."""
+_NOTHING = AskedItems(AskedQuery(0), AskedGroup((), 0.0, 0.0), (), 0.0, 1.0, 0.0, 0, 0)
+"""What is known of a request that was not counted."""
 _LATER = "later"
 """Mark of the sources of prompts that come when their program has had others, and so may begin like those."""
 
@@ -72,6 +74,7 @@ class ProgramAccount:
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
         self._num_open: Counter[tuple[str, bool]] = Counter()
         """Number of open queries, by kind and whether their programs may make several."""
+        self._num_of_several = 0  # of them, those whose programs may
         self._of_query: dict[str, ProgramKey] = {}  # of programs of several queries
         self._silent = SilentPrograms()
 
@@ -130,8 +133,8 @@ class ProgramAccount:
         if self.num_held is None or request.hi > request.lo + 1 or not self.are_mixed:
             return None
         num_held = self.num_held(request)
-        part = _asked(request)
-        if num_held is None or part is None:
+        part: AskedItems = request.asked or _NOTHING
+        if num_held is None or not part.num_left:
             return None
         fresh = max(0.0, 1.0 - num_held / part.num_known) if part.num_known else part.fresh
         if abs(fresh - part.fresh) * part.num_known < _LEAST_CORRECTED:
@@ -144,8 +147,8 @@ class ProgramAccount:
 
     def sent(self, request: StepRequest, now_s: float, num_items: int = 1) -> None:
         """Charge the tenant of a request for items that go to an instance now."""
-        part = _asked(request)
-        if part is None:
+        part: AskedItems = request.asked or _NOTHING
+        if not part.num_left:
             return
         if part.group.sent_s is None:
             part.group.sent_s = now_s
@@ -155,16 +158,16 @@ class ProgramAccount:
         self, request: StepRequest, now_s: float, num_items: int = 1, took_s: float | None = None
     ) -> None:
         """Count items that have ended, after `took_s` seconds of work; None stands for what was expected."""
-        part = _asked(request)
-        if part is not None:
+        part: AskedItems = request.asked or _NOTHING
+        if part.num_left:
             self._end(part, request, now_s, num_items, took_s)
 
     def answered(self, request: StepRequest, usage: Usage, num_output: int, now_s: float) -> None:
         """Count the end of one item at an LLM that has generated `num_output` tokens. Prompt tokens that were
         not cached are taken from `usage`, where it reports any.
         """
-        part = _asked(request)
-        if part is None:
+        part: AskedItems = request.asked or _NOTHING
+        if not part.num_left:
             return
         num_known = part.num_known
         num_fresh = part.fresh * num_known
@@ -197,7 +200,7 @@ class ProgramAccount:
         found = None if program is None else program.queries.pop(query, None)
         if program is None or found is None:
             return
-        found.is_closed = True
+        _forget(found)
         self._close_query(program)
         program.heard_s = max(program.heard_s, found.heard_s)
         if not found.open:
@@ -228,7 +231,7 @@ class ProgramAccount:
     @property
     def are_mixed(self) -> bool:
         """Whether programs of several queries are served beside others."""
-        return len(self._num_open) > 1 and any(are_several for _, are_several in self._num_open)
+        return self._num_of_several > 0 and len(self._num_open) > 1
 
     def makes_one_query(self, kind: str) -> bool:
         """Return whether nearly all programs of a kind end after one query. Then not all of them need be made
@@ -278,6 +281,8 @@ class ProgramAccount:
         assert self._num_open == Counter(
             (one.kind, one.is_open_ended) for one in programs for _ in one.queries
         )
+        several = (len(one.queries) for one in programs if one.is_open_ended)
+        assert self._num_of_several == sum(several)
         for name, program in self._programs.items():
             assert program.name == name
             assert program.queries or program.is_open_ended
@@ -314,6 +319,7 @@ class ProgramAccount:
     def _begin(self, program: Program, query: str) -> AskedQuery:
         """Note that a program makes another query."""
         self._num_open[program.kind, program.is_open_ended] += 1
+        self._num_of_several += program.is_open_ended
         if program.is_open_ended:
             self._of_query[query] = program.name
             if program.counts_as_ended:
@@ -325,6 +331,7 @@ class ProgramAccount:
     def _close_query(self, program: Program) -> None:
         what = program.kind, program.is_open_ended
         self._num_open[what] -= 1
+        self._num_of_several -= program.is_open_ended
         if not self._num_open[what]:
             del self._num_open[what]
 
@@ -355,8 +362,8 @@ class ProgramAccount:
             self._charge(request.record.tenant, took_s - expected_s)
         part.group.took_s += took_s
         query.heard_s = now_s
-        part.num_left -= num_items
-        if part.num_left <= 0:
+        part.num_left = max(0, part.num_left - num_items)
+        if not part.num_left:
             _close(query, request.node.id, request.lo)
 
     def _charge(self, tenant: str, seconds: float) -> float:
@@ -393,15 +400,16 @@ class ProgramAccount:
             return
         del self._programs[program.name]
         for query, asked in program.queries.items():
-            asked.is_closed = True
+            _forget(asked)
             self._of_query.pop(query, None)
             self._close_query(program)
 
 
-def _asked(request: StepRequest) -> AskedItems | None:
-    """Return what is open of a request; None if it has ended, or is not known."""
-    part: AskedItems | None = request.asked
-    return None if part is None or part.num_left <= 0 or part.query.is_closed else part
+def _forget(query: AskedQuery) -> None:
+    """Count nothing more of what is open of a query that has ended, or whose program is forgotten."""
+    for of_node in query.open.values():
+        for part in of_node.values():
+            part.num_left = 0
 
 
 def _close(query: AskedQuery, node: int, lo: int) -> None:

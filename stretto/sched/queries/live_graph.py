@@ -130,10 +130,16 @@ class LiveGraph:
             self.effects.pop(node.id, None)
         for out in node.outs:
             del self._producers[out]
+        values = self.values
+        num_users = values.num_users
         for arg in node.ins:
-            self.values.leave(arg.value)
-        for follower in self._followers.pop(node.id, ()):
-            self._unblock(follower)
+            if (left := num_users[arg.value] - 1) > 0:
+                num_users[arg.value] = left
+            else:
+                values.leave(arg.value)
+        if node.id in self._followers:
+            for follower in self._followers.pop(node.id):
+                self._unblock(follower)
         if not self.nodes:  # an idle session keeps no empty tables
             for table in (self.nodes, self.blocking, self._producers, self._readers, self._followers):
                 table.clear()
@@ -153,14 +159,16 @@ class LiveGraph:
         self.values.set(value_id, value)
         if (name := self.watched.get(value_id)) is not None:
             self.settled.append((name, value))
+        nodes, blocking = self.nodes, self.blocking
         for node_id, place in self._readers.pop(value_id, ()):
-            node = self.nodes.get(node_id)
+            node = nodes.get(node_id)
             if node is None:
                 continue
             if node.ins[place].blocks:
-                self._unblock(node_id)
-            else:
-                self.woken.append(node_id)
+                blocking[node_id] -= 1
+                if blocking[node_id]:
+                    continue
+            self.woken.append(node_id)
         if value_id in self._links.sources:
             for link in self._links.take(value_id):
                 self._pass_on(value, link)

@@ -11,6 +11,7 @@ import msgspec
 
 from stretto.engines.decoding import refuse_others, without_wishes
 from stretto.engines.openai_server.api import UNDERSTOOD, options_of
+from stretto.graph.one_call import PromptMessage
 from stretto.llm.output.output import DecodeOutput
 from stretto.model.errors import BadReply, EngineFailure, EngineUnavailable, Overloaded, StrettoError
 from stretto.model.foreign import bug_of
@@ -18,7 +19,7 @@ from stretto.model.tasks import Decode, Objective
 from stretto.planner.running.book import Book
 from stretto.planner.running.call_ends import answer_text
 from stretto.planner.running.planned_calls import CallAnswer, LineFailed, PlannedCall, WholeAnswer
-from stretto.planner.running.run_request import PromptMessage, SentLine
+from stretto.planner.running.run_request import SentLine
 from stretto.planner.running.sent_lines import CHAT
 from stretto.router.workers import Worker
 from stretto.runtime.runtime import Runtime

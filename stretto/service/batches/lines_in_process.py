@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stretto.engines.chat_markup import RAW
+from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.tasks import Objective
 from stretto.planner.running.planned_calls import CallAnswer
-from stretto.planner.running.run_request import PromptMessage, SentLine
+from stretto.planner.running.run_request import SentLine
 from stretto.planner.running.sent_lines import CHAT
 from stretto.runtime.runtime import Runtime
 from stretto.service.app import ServiceApp

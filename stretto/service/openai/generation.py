@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from stretto.graph.execution_graph import ExecutionGraph
+from stretto.graph.one_call import CallGraphs, inputs_of_call
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Ending, Finish, Objective, Usage
-from stretto.planner.running.call_graphs import CallGraphs, inputs_of_call
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
 from stretto.sched.actions import Reply

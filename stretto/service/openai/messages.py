@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stretto.graph.one_call import PromptMessage
 from stretto.model.tools import ToolPart, ToolResult
-from stretto.planner.running.run_request import PromptMessage
 from stretto.service.openai.errors import invalid, unsupported
 from stretto.service.openai.tools import ToolUse
 from stretto.wire.requests import ChatMessage

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.engines.chat_markup import RAW
+from stretto.graph.one_call import PromptMessage
 from stretto.model.tasks import Objective
-from stretto.planner.running.run_request import PromptMessage
 from stretto.service.config import DEFAULT_CHAT_TOKENS
 from stretto.service.openai.errors import invalid, unsupported
 from stretto.service.openai.messages import prompt_of

@@ -8,11 +8,27 @@ from typing import Any
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Arg, Constant, Graph, Primitive, Ref, Slot, config_items
-from stretto.planner.running.run_request import PromptMessage
+from stretto.model.record import record
+from stretto.model.tools import ToolPart
 
 _ANSWER_OF = "answer of "
 _MOST_KNOWN = 1024
 """Graphs that are kept: where each call has a seed of its own, none is used again."""
+
+
+@record
+class PromptMessage:
+    """One message of a prompt, or more of the one before it. `tools` is what servers that take tools get in
+    place of `text`.
+
+    The role None is that of the message before it, or else of the user, or of the model's plain text. A
+    constant is part of an app's prompt, in which marks of the model count.
+    """
+
+    role: str | None
+    text: str
+    tools: ToolPart | None = None
+    is_constant: bool = False
 
 
 class CallGraphs:
