@@ -28,7 +28,7 @@ def test_a_second_counts_less_the_longer_all_have_waited() -> None:
     assert pace(idle, 50.0) == pytest.approx(1 / 20)
     assert pace(busy, 50.0) == pytest.approx(1 / (5 * 50))
     assert pace(busy, 500.0) == pytest.approx(1 / (5 * 500))
-    assert pace(busy, 1000.0, are_mixed=True) == pytest.approx(1 / (16 * 1000))
+    assert pace(busy, 1000.0, are_mixed=True) == pytest.approx(1 / (40 * 1000))
     for _ in range(100):
         busy.remove(0.0)
     assert pace(busy, 2000.0) == pytest.approx(1 / 20)

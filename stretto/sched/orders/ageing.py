@@ -16,7 +16,7 @@ import math
 
 LEAST_S = 0.2
 """Seconds of work that are added to that of all programs before they are compared."""
-_MEAN_WAITS, _MEAN_WAITS_MIXED = 5.0, 16.0
+_MEAN_WAITS, _MEAN_WAITS_MIXED = 5.0, 40.0
 _LEAST_E_FOLD_S = 20.0
 
 
