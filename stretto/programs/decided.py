@@ -8,12 +8,13 @@ answers, and nothing besides its calls, as it is run for planning with made-up a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from stretto.apps.template import Configuration, Template
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph
-from stretto.model.errors import ConfigError, StrettoError
+from stretto.model.errors import ConfigError, StrettoError, UserError
 from stretto.model.foreign import described
 from stretto.model.record import record
 from stretto.model.values import Failure
@@ -49,7 +50,9 @@ class Later:
 
 
 class _Waits(BaseException):
-    """Ends a program that waits for an answer; no `except Exception` of a program catches it."""
+    """Ends a program that waits for an answer; no `except Exception` of a program catches it. What a program
+    does besides until it has ended, in `finally` or after a bare `except`, does not count.
+    """
 
 
 class DecidedProgram(Template):
@@ -69,7 +72,12 @@ class DecidedProgram(Template):
         self._function = function
         self._names = inputs_of(function)
         self.inputs = tuple((name, "any") for name in self._names)
-        first = self.run({name: SemanticVariable(name=name) for name in self._names}, {})
+        try:
+            first = self.run({name: SemanticVariable(name=name) for name in self._names}, {})
+        except ConfigError:
+            raise
+        except StrettoError as error:
+            raise ConfigError(f"{self.name}: {error}") from error
         if not first.calls:
             raise ConfigError(f"{self.name} waits for an answer before it has asked for any")
         self._graph, _ = Fragment(first.calls, lambda _: True).build()
@@ -97,41 +105,55 @@ class DecidedProgram(Template):
             known: values of variables, or a `Failure`.
 
         Raises:
-            StrettoError: a call is wrong, or what the program did not catch of a failed answer.
+            StrettoError: a call is wrong, nothing gives a value for which the program waits, or what it did
+                not catch of a failed answer.
             ConfigError: the function raises.
         """
-        waits_for: str | None = None
+        waiting: ProgramRun | None = None
+
+        def check(name: str) -> None:
+            if name not in inputs and not tracer.ledger.knows(name):
+                raise UserError(f"nothing gives the variable {name!r} a value")
 
         def get(name: str) -> Any:
-            nonlocal waits_for
+            nonlocal waiting
             if name not in known:
-                waits_for = name
+                check(name)
+                waiting = waiting or ProgramRun([*tracer.calls], {**tracer.values}, name, {})
                 raise _Waits
             value = known[name]
             if isinstance(value, Failure):
                 raise value.error
-            return value
+            return _own(value)
 
         tracer = CallTracer(get)
         token = CURRENT.set(tracer)
         returned: dict[str, object] = {}
         try:
-            for name, value in outputs_of(self._function(**inputs)).items():
+            given = {name: _own(value) for name, value in inputs.items()}
+            for name, value in outputs_of(self._function(**given)).items():
                 if isinstance(value, SemanticVariable):
-                    returned[str(name)] = Later(value.name_in(tracer))
+                    check(variable := value.name_in(tracer))
+                    returned[str(name)] = Later(variable)
                 else:
                     returned[str(name)] = checked_value(value, f"the output {name!r}")
         except _Waits:
             pass
-        except PythonWaits as error:
-            raise ConfigError(f"{self.name}: {error}") from error
-        except StrettoError:
-            raise
         except (Exception, SystemExit) as error:  # the function is a user's
-            raise ConfigError(f"{self.name} raised {described(error)}") from error
+            if waiting is None and tracer.refused is None:
+                if isinstance(error, StrettoError):
+                    raise
+                raise ConfigError(f"{self.name} raised {described(error)}") from error
         finally:
             CURRENT.reset(token)
-        return ProgramRun(tracer.calls, tracer.values, waits_for, returned)
+        if tracer.refused is not None and waiting is None:
+            raise ConfigError(f"{self.name}: {tracer.refused}") from tracer.refused
+        return waiting or ProgramRun(tracer.calls, tracer.values, None, returned)
+
+
+def _own(value: Any) -> Any:
+    """Return a value that a program may change, and gets as it was when it is run again."""
+    return deepcopy(value) if isinstance(value, list) else value
 
 
 def program_of(function: Callable[..., object]) -> TracedProgram | DecidedProgram:

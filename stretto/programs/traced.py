@@ -42,18 +42,20 @@ class TracedProgram(Template):
         self.outputs, self.order, self.components = {}, (), []
         names = inputs_of(function)
         self.inputs = tuple((name, "any") for name in names)
-        tracer = CallTracer(_refused)
+        tracer = CallTracer()
         given = {name: SemanticVariable(name=name) for name in names}
         token = CURRENT.set(tracer)
         try:
             self._params = {variable.name_in(tracer): name for name, variable in given.items()}
             returned = function(**given)
+            if tracer.refused is not None:
+                raise tracer.refused
             found = _variables(returned, self.name)
             wanted = {name: variable.name_in(tracer) for name, variable in found.items()}
-        except StrettoError as error:
-            raise ConfigError(f"{self.name}: {error}") from error
-        except (Exception, SystemExit) as error:  # the function is a user's
-            raise ConfigError(f"{self.name} raised {described(error)}") from error
+        except (Exception, SystemExit) as raised:  # the function is a user's
+            error = tracer.refused or raised
+            what = f": {error}" if isinstance(error, StrettoError) else f" raised {described(error)}"
+            raise ConfigError(f"{self.name}{what}") from error
         finally:
             CURRENT.reset(token)
         fragment = Fragment(tracer.calls, lambda _: True)
@@ -158,14 +160,18 @@ class CallTracer:
     """A client that notes calls, and makes none.
 
     Args:
-        get: returns the value of a variable for which the program waits, or raises.
+        get: returns the value of a variable for which the program waits, or raises; None refuses to wait.
+
+    Attributes:
+        refused: what the program has asked for and cannot have, whether or not it has caught that.
     """
 
-    def __init__(self, get: Callable[[str], object]) -> None:
+    def __init__(self, get: Callable[[str], object] | None = None) -> None:
         self.ledger = Ledger()
-        self._get = get
+        self._get = get or self._wait
         self.calls: list[WaitingCall] = []
         self.values: dict[str, object] = {}
+        self.refused: UserError | None = None
 
     def call(
         self,
@@ -194,7 +200,9 @@ class CallTracer:
         run: Callable[[list[Any]], Coroutine[Any, Any, object]],
     ) -> NoReturn:
         """Refuse a Python function on values."""
-        raise UserError(f"{name} is a Python function on values; plans are for calls of LLMs alone")
+        what = f"{name} is a Python function on values; plans are for calls of LLMs alone"
+        self.refused = self.refused or UserError(what)
+        raise self.refused
 
     def get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> object:
         """Return a value that is set or known."""
@@ -202,31 +210,32 @@ class CallTracer:
 
     async def aget(self, name: str, perf: Criteria | None, timeout_s: float | None) -> NoReturn:
         """Refuse to wait."""
-        _refused(name)
+        self._wait(name)
 
     def stream(self, name: str, perf: Criteria | None) -> AsyncIterator[str]:
         """Refuse to wait."""
-        _refused(name)
+        self._wait(name)
 
     def stream_sync(self, name: str, perf: Criteria | None) -> Iterator[str]:
         """Refuse to wait."""
-        _refused(name)
+        self._wait(name)
 
     def usage_of(self, name: str) -> Usage:
         """Refuse to wait."""
-        _refused(name)
+        self._wait(name)
 
     def drop(self, name: str) -> None:
         """Do nothing: no variable takes room."""
 
+    def _wait(self, name: str) -> NoReturn:
+        waits = PythonWaits(
+            f"it waits for {name!r}, so its Python decides what is asked next, which a graph of its calls "
+            "cannot say. Return the variable instead, and write what depends on it with when=, P.condition "
+            "and P.first_present"
+        )
+        self.refused = self.refused or waits
+        raise waits
+
 
 class PythonWaits(UserError):
     """A program waits for an answer, so that its Python decides what it asks next."""
-
-
-def _refused(name: str) -> NoReturn:
-    raise PythonWaits(
-        f"it waits for {name!r}, so its Python decides what is asked next, which a graph of its calls cannot "
-        "say. Return the variable instead, and write what depends on it with when=, P.condition and "
-        "P.first_present"
-    )

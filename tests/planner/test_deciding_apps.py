@@ -52,7 +52,7 @@ from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.unplanned_run import OfflineJob
-from stretto.programs.decided import DecidedProgram
+from stretto.programs.decided import DecidedProgram, program_of
 from stretto.programs.traced import TracedProgram
 
 QUESTION = Input("question", "text")
@@ -499,6 +499,10 @@ def test_a_program_that_decides_itself_is_refused(function: Callable[..., object
 UNLIKE = map(str, count())
 
 
+def nothing() -> P.SemanticVariable:
+    return P.SemanticVariable(name="nothing")
+
+
 def decided(**answers: AnswerBelief | str) -> DecidingApp:
     return app(DecidedProgram(decides), **answers)
 
@@ -531,6 +535,11 @@ def test_answers_of_runs_are_enough_where_python_decides() -> None:
     [
         (lambda question: [].pop() if first_draft(question).get() else "", "raised IndexError"),
         (lambda question: first_draft(next(UNLIKE)).get(), "asks for something else when it is run again"),
+        (
+            lambda question: first_draft(question).get() + nothing().get(),
+            "nothing gives .* 'nothing' a value",
+        ),
+        (lambda question: [first_draft(question).get(), nothing()], "nothing gives .* 'nothing' a value"),
     ],
 )
 def test_what_a_program_does_wrong_is_named_with_the_request(
@@ -538,6 +547,55 @@ def test_what_a_program_does_wrong_is_named_with_the_request(
 ) -> None:
     with pytest.raises(ConfigError, match=f"request 'r0' fails with drawn answers: .*{problem_of}"):
         problem(app(DecidedProgram(function), **{"*": LENGTH}), 1, 1)
+
+
+def catches(question: P.SemanticVariable) -> object:
+    draft = first_draft(question)
+    try:
+        text = draft.get()
+    except Exception:
+        text = "none"
+    return revised(text, question)
+
+
+def catches_and_raises(question: P.SemanticVariable) -> object:
+    draft = first_draft(question)
+    try:
+        text = draft.get()
+    except Exception as error:
+        raise ValueError("no draft") from error
+    return revised(text, question)
+
+
+def catches_all(question: P.SemanticVariable) -> object:
+    draft = first_draft(question)
+    try:
+        text = draft.get()
+    except:  # noqa: E722
+        text = revised("none", question).get()
+    finally:
+        first_draft("what else?")
+    return revised(text, question)
+
+
+@pytest.mark.parametrize("function", [catches, catches_and_raises, catches_all])
+def test_a_program_that_catches_errors_waits_for_its_answers(function: Callable[..., object]) -> None:
+    made = program_of(function)
+    assert isinstance(made, DecidedProgram)
+    first = made.run({"question": "why?"}, {})
+    assert (len(first.calls), first.waits_for) == (1, "text")
+    again = made.run({"question": "why?"}, {"text": "so"})
+    assert (again.calls[0].outputs, again.waits_for) == (first.calls[0].outputs, None)
+
+
+def test_a_program_gets_its_inputs_again_as_they_were() -> None:
+    def program(questions: list[str]) -> object:
+        draft = first_draft("which?")
+        draft.get()
+        return len(draft.get()) and questions.pop()
+
+    made, inputs = program_of(program), {"questions": ["one", "two"]}
+    assert [made.run(inputs, {"text": "x"}).returned for _ in range(2)] == [{"output": "two"}] * 2  # type: ignore[union-attr]
 
 
 def test_a_variable_may_be_returned_twice() -> None:
