@@ -73,6 +73,7 @@ MOVED = {
     "nearest_name": "model.nearest_name",
     "observer": "sched.observer",
     "planner.running.beside": "planner.running.offline_job",
+    "planner.running.call_graphs": "graph.one_call",
     "planner.running.carrier": "planner.running.plan_executor",
     "record": "model.record",
     "references": "model.references",
@@ -105,8 +106,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.cluster.prefix_index": {"Held": "stretto.cluster.index_members:HeldTokens"},
     "stretto.cluster.prefix_tree": {"Run": "stretto.cluster.prefix_runs:IndexRun"},
     "stretto.cluster.placement": {
-        "PromptKey": "stretto.cluster.placement_request:PromptKey",
-        "Purpose": "stretto.cluster.placement_request:Purpose",
+        name: f"stretto.cluster.placement_request:{name}" for name in ("PromptKey", "Purpose")
     },
     "stretto.costs.length_belief": {"interval": "likely_interval"},
     "stretto.costs.loading": {"Start": "StartTimes"},
@@ -142,6 +142,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "Tables": "stretto.graph.execution_graph:ConnectionTables",
         "rebase": "stretto.graph.execution_graph:rebase",
     },
+    "stretto.graph.one_call": {"inputs_of": "inputs_of_call"},
     "stretto.graph.ops": {"OPS": "stretto.graph.op_table:OPS"},
     "stretto.graph.passes.parts": {"Part": "StepPart"},
     "stretto.graph.passes.steps": {"Step": "PredictedStep"},

@@ -40,7 +40,7 @@ class CallGraphs:
     def of(
         self, engine: str, messages: Sequence[PromptMessage], decode: Mapping[str, Any], node: str = ""
     ) -> ExecutionGraph:
-        """Return the graph of a call, whose inputs `inputs_of` makes.
+        """Return the graph of a call, whose inputs `inputs_of_call` makes.
 
         Args:
             node: node of an application that makes the call.

@@ -37,6 +37,8 @@ class RunningJob:
 
 @dataclass(slots=True)
 class SentCall:
+    """A request that is sent, of a job that runs. `first_s` is the time of its first token."""
+
     running: RunningJob
     request: str
     at_s: float

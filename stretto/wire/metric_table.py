@@ -2,9 +2,7 @@
 
 Servers, the shipped dashboard and the pages of docs/ take names from here alone; a test holds that. Names
 that begin with `vllm:` and `sglang:` are those of the servers that `stretto emulate` stands for, which are
-read at workers too.
-
-Source: vLLM 0.32, `vllm/v1/metrics/loggers.py` and `buckets.py`; SGLang's documentation "Production Metrics".
+read at workers too (`engine_metrics.py`).
 """
 
 from __future__ import annotations
@@ -157,12 +155,6 @@ OWN = (
     *(CERTIFICATE_EXPIRES, HELD_BYTES, PROGRAMS, RUNNING, STATE, WANTS_KEY, KV_TOKENS, KV_CLAIMED),
 )
 """Metrics of a door: `stretto serve` and `stretto route`."""
-
-# --- vLLM's, which emulated servers have
-
-
-# --- SGLang's, which emulated servers have
-
 
 # --- what only emulated servers have: how far behind schedule their process is
 

@@ -207,7 +207,7 @@ def test_an_observer_that_raises_anything_ends_nothing(how: str) -> None:
         on_event = on_action = on_kv = on_steps = NONSENSE[how]
 
     runtime = runtime_of(DEFAULT)
-    runtime.observers._observers.append(Watching())
+    runtime.observers.add(Watching())
     assert isinstance(asyncio.run(run_among_others(runtime, None, DEFAULT.ops)), Mapping)
     assert len(runtime.observers.dropped) == 1
 

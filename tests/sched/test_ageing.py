@@ -6,8 +6,16 @@ import math
 from random import Random
 
 import pytest
+from support.machines import llm_engine, llm_request
 
+from stretto.model.profile import Profile
+from stretto.model.tasks import Objective
+from stretto.sched.engines.queue import EngineQueue
+from stretto.sched.orders import ORDERS
 from stretto.sched.orders.ageing import LEAST_S, AgeingClock, aged_key
+from stretto.sched.orders.program_account import ProgramAccount
+from stretto.sched.queries.demand import Demand
+from stretto.sched.queries.request import QueueEntry
 
 
 def pace(clock: AgeingClock, now_s: float, *, are_mixed: bool = False) -> float:
@@ -66,3 +74,19 @@ def test_what_comes_later_is_later_by_the_clock() -> None:
             clock.remove(waiting.pop(draw.randrange(len(waiting))))
         else:
             clock.advance(now_s, are_mixed=draw.random() < 0.5)
+
+
+def test_offline_work_that_waits_long_slows_no_clock_but_its_own() -> None:
+    ledger = ProgramAccount()
+    queue = EngineQueue(llm_engine().engine, Profile(), ORDERS, ledger)
+
+    def add(query: str, criteria: Objective, at_s: float) -> None:
+        request = llm_request(query, "x", 10, demand=Demand(criteria))
+        queue.add(QueueEntry(request, arrival_s=at_s, num_output=5))
+
+    for number in range(20):
+        add(f"line {number}", "offline", 0.0)
+    add("chat", "latency", 1000.0)
+    assert queue.choose(0, lambda _: 0, 1000.0) is None
+    assert pace(ledger.ageing, 1002.0) == pytest.approx(1 / 20)
+    assert pace(ledger.offline_ageing, 1010.0) == pytest.approx(1 / (5 * 1010))

@@ -271,6 +271,11 @@ def test_an_instance_that_was_not_offered_is_a_bug_of_the_policy() -> None:
         machine.add("a")
     queries, _ = machine.scheduler.recover()
     assert queries == ["a"]
+    clock = machine.scheduler.account.ageing
+    before = clock.add(0.0)
+    clock.remove(0.0)
+    clock.advance(200.0)
+    assert clock.add(200.0) - before == pytest.approx(200 / 20), "nothing waits any more"
 
 
 def test_ranks_of_what_was_handed_over_are_those_of_its_own_queue() -> None:

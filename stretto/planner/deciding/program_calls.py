@@ -116,5 +116,6 @@ def _begins_like(run: ProgramRun, before: ProgramRun) -> bool:
     return len(calls) == len(before.calls) and all(
         one.work.form == other.work.form
         and (one.inputs, one.outputs, one.constants) == (other.inputs, other.outputs, other.constants)
+        and (one.each, one.when) == (other.each, other.when)
         for one, other in zip(calls, before.calls, strict=True)
     )

@@ -220,6 +220,7 @@ class BatchScheduler:
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self.queue.clear()
+        self.account.nothing_waits()
         self._retries.clear()
         self._filling.clear()
         self._decided = []

@@ -357,6 +357,7 @@ class LLMScheduler:
         """
         queries, actions = list(dict.fromkeys(self.queries())), self._decided
         self._waiting.clear()
+        self.account.nothing_waits()
         self._shown.clear()
         self._decided = []
         return queries, actions

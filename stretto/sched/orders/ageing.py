@@ -21,7 +21,9 @@ _LEAST_E_FOLD_S = 20.0
 
 
 class AgeingClock:
-    """The clock of one engine, whose time passes at one unit an e-fold. All queues of the engine share it."""
+    """The clock of one engine, whose time passes at one unit an e-fold. All queues of the engine share it;
+    offline work has another one.
+    """
 
     __slots__ = ("_aged", "_arrivals_s", "_now_s", "_num", "_rate")
 
@@ -45,6 +47,10 @@ class AgeingClock:
         """Count an entry, which waited since `arrival_s`, no longer."""
         self._num -= 1
         self._arrivals_s = self._arrivals_s - arrival_s if self._num else 0.0
+
+    def clear(self) -> None:
+        """Count no entries any more. Time goes on."""
+        self._num, self._arrivals_s = 0, 0.0
 
     def advance(self, now_s: float, *, are_mixed: bool = False) -> None:
         """Let time pass until `now_s`, at a new pace. A time that has passed already changes nothing.

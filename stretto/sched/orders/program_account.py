@@ -50,6 +50,7 @@ class ProgramAccount:
         learned: what earlier programs have asked for, also in this run.
         tenants: the service that tenants got.
         ageing: how much waiting counts beside work.
+        offline_ageing: the same for offline work, whose long waits say nothing about those of others.
         virtual_s: virtual time of the tenant that was served last, before that.
         on_charge: called with a tenant and the seconds of work that it has got, or fewer than was thought.
         num_held: called with a request; returns how many tokens of its prompt caches hold now, None if that
@@ -68,7 +69,7 @@ class ProgramAccount:
         self.on_charge: Callable[[str, float], None] | None = None
         self.num_held: Callable[[StepRequest], int | None] | None = None
         self.tenants = TenantsServed(weights)
-        self.ageing = AgeingClock()
+        self.ageing, self.offline_ageing = AgeingClock(), AgeingClock()
         self._unit_s = unit_s
         self._output_s = output_s
         self._programs: OrderedDict[ProgramKey, Program] = OrderedDict()
@@ -225,6 +226,11 @@ class ProgramAccount:
     def served_elsewhere(self, tenant: str, seconds: float) -> None:
         """Charge a tenant for work that it got of the same instances by another scheduler."""
         self.virtual_s = self.tenants.charge(tenant, seconds)
+
+    def nothing_waits(self) -> None:
+        """Note that all queues of the engine were emptied at once."""
+        self.ageing.clear()
+        self.offline_ageing.clear()
 
     # --- what orders read
 

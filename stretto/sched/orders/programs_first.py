@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 
-from stretto.sched.orders.ageing import aged_key
+from stretto.sched.orders.ageing import AgeingClock, aged_key
 from stretto.sched.orders.by_query import ByQuery, PlaceKey
 from stretto.sched.orders.by_way import ByWay
 from stretto.sched.orders.near_deadlines import NearDeadlines
@@ -59,7 +59,10 @@ class ProgramsFirst:
         name = entry.request.record.tenant
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = _Tenant(name, self._config)
+            account = self._config.account
+            is_offline = entry.sorted_as.criteria == "offline"
+            clock = account.offline_ageing if is_offline else account.ageing
+            tenant = self._tenants[name] = _Tenant(name, self._config, clock)
             for one in self._tenants.values() if len(self._tenants) == 2 else ():
                 self._shares.note(one)  # nothing was noted while there was but one
         tenant.add(entry)
@@ -123,10 +126,11 @@ class ProgramsFirst:
 class _Tenant(ByQuery):
     """The waiting work of one tenant, by program."""
 
-    def __init__(self, name: str, config: OrderConfig) -> None:
-        super().__init__(lambda: _Program(config), config.age_limit_s, _name)
+    def __init__(self, name: str, config: OrderConfig, clock: AgeingClock) -> None:
+        super().__init__(lambda: _Program(config, clock), config.age_limit_s, _name)
         self.name = name
         self._config = config
+        self._clock = clock
         self._deadlines: NearDeadlines | None = None  # until an entry has to start by a time
 
     @property
@@ -158,7 +162,7 @@ class _Tenant(ByQuery):
     def take(self, to_fill: int, fits: Fits, now_s: float) -> Take | Hold | None:
         """Choose which entry of the tenant goes next; None if none may go."""
         account = self._config.account
-        account.ageing.advance(now_s, are_mixed=account.are_mixed)
+        self._clock.advance(now_s, are_mixed=account.are_mixed)
         if self._deadlines is not None:
             urgent = self._deadlines.due(now_s)
             if urgent is not None and (num_items := fits(urgent)):
@@ -187,7 +191,7 @@ class _Tenant(ByQuery):
     def _leave(self, entry: QueueEntry, num_items: int) -> None:
         super()._leave(entry, num_items)
         if entry.lo == entry.hi:
-            self._config.account.ageing.remove(entry.arrival_s)
+            self._clock.remove(entry.arrival_s)
             if self._deadlines is not None:
                 self._deadlines.discard(entry)
 
@@ -195,14 +199,15 @@ class _Tenant(ByQuery):
 class _Program(ByWay):
     """One program's work; what is expected to be cached of its prompts costs nothing."""
 
-    def __init__(self, config: OrderConfig) -> None:
+    def __init__(self, config: OrderConfig, clock: AgeingClock) -> None:
         super().__init__(config.output_s)
         self._config = config
+        self._clock = clock
         self._name: ProgramKey = ""
 
     def add(self, entry: QueueEntry) -> None:
         self._name = entry.sorted_under
-        aged = self._config.account.ageing.add(entry.arrival_s)
+        aged = self._clock.add(entry.arrival_s)
         self.put(entry, self._config.unit_s * entry.fresh, aged)
 
     def correct_first(self) -> bool:
