@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from stretto.apps.template import Template
+from stretto.apps.vocabulary import DEFAULT
 from stretto.cli.options import KEPT_TEXTS
 from stretto.cli.saved import with_saved_profiles
 from stretto.engines.batch.local_models import MINILM
@@ -112,6 +113,11 @@ def with_engines_of(
                 raise ConfigError(
                     f"app {app!r} calls Python functions (engine {name!r}), which no service runs; run it "
                     "in a Runtime of your own"
+                )
+            if new is None and op not in DEFAULT.ops:
+                raise ConfigError(
+                    f"app {app!r} has an op of its own ({op!r}, engine {name!r}), which no service runs; run "
+                    "it in a Runtime of your own"
                 )
             if new is None:
                 raise ConfigError(f"app {app!r} needs the engine {name!r}; describe it in --engines FILE")

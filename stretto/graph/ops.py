@@ -152,7 +152,9 @@ class Ops(Mapping[str, OpSpec]):
         spec = self._specs.get(primitive.op)
         if spec is None:
             raise GraphError(
-                f"%{primitive.name}: there is no op {primitive.op!r}; there are {', '.join(self)}"
+                f"%{primitive.name}: there is no op {primitive.op!r}; there are {', '.join(self)}; "
+                "one of your own is added with DEFAULT.with_op(...), which Template and Runtime take as "
+                "vocabulary="
             )
         return spec
 

@@ -192,6 +192,11 @@ _decode = json.JSONDecoder(object_pairs_hook=_mapping).decode
 def parse_request(found: Any, tokens: TextTokens | None = None) -> AppRequest:
     """Return the request that the JSON of one line describes. Raises ConfigError if it is wrong."""
     of_prompt, of_part = (tokens_of, tokens_of) if tokens is None else (tokens.of_prompt, tokens.of_part)
+    if isinstance(found, dict) and "body" in found:
+        raise ConfigError(
+            "this is a line of a Batch file, which `stretto run-plan` answers; a request to plan for has a "
+            "custom_id and a prompt or prompt_tokens"
+        )
     line = read_as(_RequestLine, found)
     if line.prompt is not None and line.prompt_tokens is not None:
         raise ConfigError("a request has a prompt or prompt_tokens, not both")

@@ -122,6 +122,10 @@ def test_requests_are_read(tmp_path: Path) -> None:
         ('{"custom_id": "1", "prompt": "x"}', "line 2: custom_id '1' was used in line 1"),
         ('{"prompt": "x"}', "line 2: the key 'custom_id' is missing; it must be a text"),
         ('{"custom_id": "2"}', "line 2: a request needs"),
+        (
+            '{"custom_id": "2", "method": "POST", "body": {}}',
+            "line of a Batch file, which `stretto run-plan`",
+        ),
         ('{"custom_id": "2", "prompt": "x", "wish": 1}', "unknown key 'wish'; known keys: custom_id, prompt"),
         ('{"custom_id": "2", "prompt_tokens": -1}', "number of tokens"),
         ("7", "line 2: the value must be a mapping with custom_id, prompt"),

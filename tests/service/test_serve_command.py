@@ -16,6 +16,7 @@ from support.command_line import CommandLine
 
 from stretto import Input, Template
 from stretto import programs as P
+from stretto.apps.template_file import template_in_file
 from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
 from stretto.components import ToolCall
 from stretto.engines.llms import llm_engine
@@ -24,6 +25,7 @@ from stretto.schema.tables import Tables
 from stretto.service.config import Limits, ServiceConfig, read_service_config
 
 DOCS = Path(__file__).parents[2] / "docs" / "service.md"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def written(text: str) -> ServiceConfig:
@@ -86,6 +88,12 @@ def test_an_app_that_calls_python_functions_is_refused() -> None:
     app = Template("loud", loud, {"loud": loud["result"]})
     with pytest.raises(ConfigError, match=r"app 'loud' calls Python functions \(engine 'calls'\)"):
         with_engines_of({"loud": app}, [llm_engine("stand-in")], None, [])
+
+
+def test_an_app_with_an_op_of_its_own_is_refused() -> None:
+    own = template_in_file(f"{EXAMPLES / 'own_parts.py'}:app")
+    with pytest.raises(ConfigError, match=r"'own' has an op of its own \('translate', engine 'dictionary'\)"):
+        with_engines_of({"own": own}, [llm_engine("stand-in")], None, [])
 
 
 def test_a_port_in_use_is_refused_before_engines_start(
