@@ -18,6 +18,7 @@ def begins_with_word(text: str, word: str) -> bool:
 
 
 def evaluate_condition(inputs: Inputs, settings: Settings) -> Mapping[str, object]:
+    """Pass a value on to one of two outputs, by whether it is as the settings ask."""
     value = inputs["value"]
     wanted = settings.get("equals")
     if wanted is None:
@@ -30,6 +31,7 @@ def evaluate_condition(inputs: Inputs, settings: Settings) -> Mapping[str, objec
 
 
 def evaluate_select(inputs: Inputs, _: Settings) -> Mapping[str, object]:
+    """Return the first present value."""
     return {"": next((value for value in inputs.values() if value is not ABSENT), ABSENT)}
 
 
@@ -54,6 +56,7 @@ def evaluate_supported(inputs: Inputs, settings: Settings) -> Mapping[str, objec
 
 
 def flat_hits(value: object) -> list[Hit]:
+    """Return the present hits of lists of hits, however nested."""
     if isinstance(value, Hit):
         return [value]
     assert isinstance(value, list | tuple)

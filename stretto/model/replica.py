@@ -144,7 +144,7 @@ class Replica:
             raise ConfigError(f"{where}: runs_in is {self.runs_in!r}; it must be one of {_names(RunsIn)}")
         places: tuple[str, ...] = getattr(self.executable, "RUNS_IN", get_args(RunsIn))
         if self.runs_in not in places:
-            known = one_of(places)
+            known = _one_of(places)
             raise ConfigError(f"{where}: runs_in is {self.runs_in!r}; this executable runs in {known}")
         if self.host and self.runs_in != "ray":
             raise ConfigError(f"{where}: host is {self.host!r}; only runs_in 'ray' reaches another machine")
@@ -212,8 +212,8 @@ class Replica:
 
 
 def _names(choices: Any) -> str:
-    return one_of(get_args(choices))
+    return _one_of(get_args(choices))
 
 
-def one_of(names: tuple[str, ...]) -> str:
+def _one_of(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names[:-1])) + (" or " if len(names) > 1 else "") + repr(names[-1])

@@ -1,4 +1,4 @@
-"""Loads: so many sessions at once, or so many jobs in a second; and how a load is run and measured.
+"""Loads: so many sessions at once, or so many jobs in a second; and when a run of a load is measured.
 
 Jobs are drawn from recorded traffic. A load of sessions keeps so many jobs running: when one ends, another
 one begins. A load of a rate lets jobs arrive, at recorded gaps or at random. Both begin with jobs in their
