@@ -18,8 +18,8 @@ class SchedulerConfig:
         max_batch_tokens: the token budget of a step.
         policy: one of `stretto.llm.local_scheduler.STEP_POLICIES`.
         num_groups: number of priority groups by cached share of the prompt.
-        level_s: width in seconds of ranks within which sequences with more of their prompt cached may go
-            first.
+        level_s: width of ranks, in their unit (seconds, or e-folds of work where programs go first), within
+            which sequences with more of their prompt cached may go first.
         lookahead: number of waiting sequences considered for a batch.
         with_events: record what the prefix cache holds.
         shares_partial_blocks: whether a prompt that ends or differs within a cached block reuses the tokens

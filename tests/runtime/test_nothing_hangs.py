@@ -79,7 +79,7 @@ from stretto.runtime.runtime import Runtime
 
 class Computes:
     def __init__(self, config):
-        matrix, ends_s = torch.ones(2000, 2000), time.monotonic() + 5
+        matrix, ends_s = torch.ones(300, 300), time.monotonic() + 5
         while time.monotonic() < ends_s:
             torch.mm(matrix, matrix)
 
