@@ -16,7 +16,7 @@ from tools import house
 ROOT = Path(stretto.__file__).parent
 CLONE = ROOT.parent
 LAYERS = (
-    "moved",
+    "moved moved_names",
     "model",
     "costs documents transforms",
     "cluster graph",

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 import stretto
-from stretto.moved import MOVED, RENAMED, OldPaths, find_name, new_path
+from stretto.moved import OldPaths, find_name, new_path
+from stretto.moved_names import MOVED, RENAMED
 
 IMPORTER = "code_of_a_user.py"
 PUBLIC = ("stretto", "stretto.components", "stretto.programs", "stretto.apps")

@@ -86,3 +86,13 @@ def test_a_chunk_behind_the_first_digit_of_its_length_is_fed() -> None:
     assert not answer.take_chunk(b"1\r\nb\r\n")
     answer.feed(b"1\r\n0123456789abcdefg\r\n")
     assert answer.take_body() == b"a0123456789abcdefg"
+
+
+def test_a_chunk_behind_the_last_one_is_no_part_of_the_answer() -> None:
+    parser = AnswerParser()
+    parser.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n")
+    parser.feed(b"0\r\n\r\n")
+    assert parser.is_complete
+    assert parser.take_chunk(b"5\r\nhello\r\n") == b""
+    with pytest.raises(BadReply, match="more than one answer"):
+        parser.feed(b"5\r\nhello\r\n")

@@ -29,9 +29,9 @@ class TransformerConfig:
         keeps_released: whether prefixes that only an ended query used stay in the cache until
             their memory is needed; None keeps them if the engine's placement policy follows prefixes.
         with_kv_events: whether to record what the prefix cache stores and evicts, for `take_kv_events`.
-        level_s: width of a level, in the unit of ranks (seconds, or e-folds of work where programs go
-            first); waiting tasks whose ranks differ by less may start in the order of how much of their
-            prompt is cached.
+        level_s: width of a level, in the unit of ranks (seconds, or e-folds of work where programs go first):
+            waiting tasks whose ranks differ by less may start in the order of how much of their prompt is
+            cached.
         clock: function that returns the time in seconds; tasks without a rank are ordered by arrival.
     """
 

@@ -140,7 +140,7 @@ class AnswerParser:
         The parser holds this object, so it is let go: a cycle would stay until the garbage collector runs.
         """
         if self.status:
-            self.is_complete = True
+            self.is_complete, self._is_between_chunks = True, False
             self._parser = None
         else:
             self.reason, self.headers, self.content_type, self.length = b"", [], b"", None
