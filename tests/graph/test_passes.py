@@ -600,7 +600,7 @@ def test_every_pass_is_idempotent_whatever_ran_before(app: App, before: list[str
     max_examples=50, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
 def test_one_sweep_reaches_the_fixed_point(app: App) -> None:
-    """Stretto's passes make no work for earlier ones, so a second sweep finds nothing to do."""
+    """In these graphs the passes make no work for earlier ones, so a second sweep finds nothing to do."""
     once = optimise(app.graph, PROFILES, PASSES)
     assert print_graph(optimise(once, PROFILES, PASSES)) == print_graph(once)
     steps = [changed for _, changed in run_passes(app.graph, PROFILES, PASSES)]

@@ -509,7 +509,7 @@ def decided(**answers: AnswerBelief | str) -> DecidingApp:
 
 @pytest.mark.parametrize(("verdict", "num_rounds"), [("c", 0), ("a", ROUNDS)])
 def test_draws_run_the_python_of_a_program(verdict: str, num_rounds: int) -> None:
-    """Of the letters, one ends the loop at once, and the other one never."""
+    """A draw of the letter c ends the loop at once, and one of the letter a never."""
     belief = AnswerBelief({verdict: 1.0}, "declared")
     some = problem(decided(**{"judged*": belief}), 4, 1)
     names = dict.fromkeys(name for name in some.names if name.startswith("revised"))

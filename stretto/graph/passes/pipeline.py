@@ -71,8 +71,8 @@ def run_passes(
 ) -> Iterator[tuple[str, Graph]]:
     """Yield (name of the pass, graph after it) for each pass that runs, until a whole round changes nothing.
 
-    A pass may make work for an earlier one. Stretto's own passes do not: they need one sweep, and part of a
-    second to find nothing to do.
+    A pass may make work for an earlier one. Stretto's own passes seldom do: nearly all graphs need one sweep,
+    and part of a second to find nothing to do.
 
     Raises:
         GraphError: a pass raised something, a sweep ended with the graph of an earlier one, or there are more
