@@ -68,9 +68,13 @@ def others() -> list[Contestant]:
 
 
 @contextmanager
-def origins(num: int) -> Iterator[list[int]]:
-    """Run servers that answer at once; yield their ports."""
-    command = [sys.executable, "-m", "benchmarks.router.origin", str(num)]
+def origins(num: int, *manner: float) -> Iterator[list[int]]:
+    """Run servers that answer at once; yield their ports.
+
+    Args:
+        manner: seconds of a whole answer, events of a stream, and seconds between two, where not the usual.
+    """
+    command = [sys.executable, "-m", "benchmarks.router.origin", str(num), *("0", *map(str, manner))]
     with subprocess.Popen(command, cwd=CLONE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -32,13 +32,13 @@ class Loaded:
     num_events: int
 
 
-def bodies(num: int, seed: int, *, is_streamed: bool) -> list[bytes]:
+def bodies(num: int, seed: int, *, is_streamed: bool, num_bytes: int = BODY_BYTES) -> list[bytes]:
     """Return bodies of requests, each with another prompt of the same length."""
     choices = random.Random(seed)
     made = []
     for _ in range(num):
         prompt = ""
-        while len(prompt) < BODY_BYTES - 100:
+        while len(prompt) < num_bytes - 100:
             prompt += choices.choice(_WORDS) + " "
         request = {"model": "m", "prompt": prompt, "max_tokens": 60, "stream": is_streamed}
         made.append(json.dumps(request).encode())

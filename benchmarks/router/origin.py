@@ -2,7 +2,8 @@
 
 They print their ports. They answer at once; a streamed answer has an event each few milliseconds, so that
 none are joined. `python -m benchmarks.router.origin 1 PORT FIRST_S` is one server at a port, whose whole
-answers take some seconds. SIGUSR1 makes it refuse what it is asked, or answer again; SIGUSR2 makes it slow,
+answers take some seconds; two more words are the number of events of a stream, and the seconds between two.
+SIGUSR1 makes it refuse what it is asked, or answer again; SIGUSR2 makes it slow,
 or not.
 """
 
@@ -32,6 +33,10 @@ EVENT = (
     b'"choices":[{"index":0,"text":" word","logprobs":null,"finish_reason":null}]}\n\n'
 )
 MODELS = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
+_USAGE = (
+    b'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[],'
+    b'"usage":{"prompt_tokens":200,"completion_tokens":%d,"total_tokens":%d}}\n\n'
+)
 _STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 _LAST = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
@@ -39,9 +44,13 @@ _LAST = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 @dataclass
 class Manner:
-    """How a server answers: after how many seconds, and whether it refuses instead or is slow."""
+    """How a server answers: after how many seconds, with which events if it is a stream, and whether it
+    refuses instead or is slow.
+    """
 
     first_s: float = 0.0
+    num_events: int = NUM_EVENTS
+    event_s: float = EVENT_S
     refuses: bool = False
     is_slow: bool = False
 
@@ -92,7 +101,7 @@ class Origin(asyncio.Protocol):
             self._transport.write(_REFUSAL)
         elif b'"stream":true' in body.replace(b" ", b""):
             self._transport.write(_STREAM_HEAD)
-            asyncio.get_running_loop().call_later(EVENT_S, self._write_event, NUM_EVENTS)
+            asyncio.get_running_loop().call_later(manner.event_s, self._write_event, manner.num_events)
         elif wait_s := manner.first_s + SLOW_S * manner.is_slow:
             asyncio.get_running_loop().call_later(wait_s, self._answer, WHOLE)
         else:
@@ -103,11 +112,13 @@ class Origin(asyncio.Protocol):
         self._transport.write(head + body)
 
     def _write_event(self, num_left: int) -> None:
+        manner = self._manner
         if num_left == 0:
-            self._transport.write(_LAST)
+            usage = _USAGE % (manner.num_events, 200 + manner.num_events)
+            self._transport.write(b"%x\r\n%b\r\n" % (len(usage), usage) + _LAST)
         elif not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(EVENT), EVENT))
-            asyncio.get_running_loop().call_later(EVENT_S, self._write_event, num_left - 1)
+            asyncio.get_running_loop().call_later(manner.event_s, self._write_event, num_left - 1)
 
 
 async def _serve(num_servers: int, port: int, manner: Manner) -> None:
@@ -122,5 +133,6 @@ async def _serve(num_servers: int, port: int, manner: Manner) -> None:
 
 
 if __name__ == "__main__":
-    port, first_s = (*sys.argv[2:], "0", "0")[:2]
-    uvloop.run(_serve(int(sys.argv[1]), int(port), Manner(float(first_s))))
+    words = dict(enumerate(sys.argv[1:]))
+    manner = Manner(float(words.get(2, 0.0)), int(words.get(3, NUM_EVENTS)), float(words.get(4, EVENT_S)))
+    uvloop.run(_serve(int(words[0]), int(words.get(1, 0)), manner))

@@ -26,22 +26,25 @@ assert tuple(LABELS) == NAMES
 
 def summary_json(program: ProgramTime, now_s: float) -> dict[str, Any]:
     """Return what a list says of a program."""
-    path = program.path.to_json()
+    if (summary := program.summary) is None:
+        summary = program.summary = {
+            "program": program.program,
+            **({"tenant": program.tenant} if program.tenant else {}),
+            "door": program.door,
+            "wall_s": round(program.wall_s, 6),
+            "requests": program.num_requests,
+            "failed": program.num_failed,
+            "prompt_tokens": program.prompt_tokens,
+            "cached_tokens": program.cached_tokens,
+            "output_tokens": program.output_tokens,
+            "path": program.path.to_json(),
+            "saved_s": round(program.saved_s, 6),
+        }
     return {
-        "program": program.program,
-        **({"tenant": program.tenant} if program.tenant else {}),
-        "door": program.door,
+        **summary,
         "age_s": round(now_s - program.start_s, 3),
         "silent_s": 0.0 if program.open else round(now_s - program.last_s, 3),
-        "wall_s": round(program.wall_s, 6),
-        "requests": program.num_requests,
         "open": len(program.open),
-        "failed": program.num_failed,
-        "prompt_tokens": program.prompt_tokens,
-        "cached_tokens": program.cached_tokens,
-        "output_tokens": program.output_tokens,
-        "path": path,
-        "saved_s": round(program.saved_s, 6),
     }
 
 

@@ -90,23 +90,27 @@ class _PresentProgram(NamedTuple):
 
     since_s: float
     program: ProgramTime
-    wait: LiveWait | None
+    wait: LiveWait | None = None
     worker: str = ""
 
 
 def program_gauge(watch: Watch, fleet: FleetView, now_s: float) -> Mapping[str, int]:
     """Return how many programs of the last minutes are in each state."""
-    return {state: len(programs) for state, programs in _present(watch, fleet, now_s).items()}
+    busy, silent = _present(watch, fleet, now_s)
+    return {**{state: len(programs) for state, programs in busy.items()}, "silent": len(silent)}
 
 
 def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
     """Return what the live page shows."""
-    present = _present(watch, fleet, now_s)
-    by_state = Counter((one.program.tenant, state) for state in _STATES for one in present[state])
+    busy, silent = _present(watch, fleet, now_s)
+    by_state = Counter((one.program.tenant, state) for state, programs in busy.items() for one in programs)
+    by_state.update((program.tenant, "silent") for program in silent)
     rows: list[dict[str, Any]] = []
-    for state in _STATES:
-        longest = sorted(present[state], key=attrgetter("since_s"))[: _MAX_PROGRAMS - len(rows)]
+    for state, programs in busy.items():
+        longest = sorted(programs, key=attrgetter("since_s"))[: _MAX_PROGRAMS - len(rows)]
         rows += [_program_row(state, one, now_s) for one in longest]
+    left = sorted(silent, key=attrgetter("last_s"))[: _MAX_PROGRAMS - len(rows)]
+    rows += [_program_row("silent", _PresentProgram(one.last_s, one), now_s) for one in left]
     ended = [one for one in watch.programs if now_s - one.last_s < _HOUR_S and one.requests]
     slowest = nlargest(_MAX_SLOW, ended, key=lambda one: one.last_s - one.start_s)
     by_worker, by_tenant = _counted(watch.metrics.totals())
@@ -116,7 +120,7 @@ def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
         "waiting": fleet.num_waiting,
         "held": fleet.num_held,
         "programs": rows,
-        "num_programs": sum(map(len, present.values())),
+        "num_programs": len(silent) + sum(map(len, busy.values())),
         "tenants": [
             {"tenant": name, **{state: by_state[name, state] for state in _STATES}, **counts._asdict()}
             for name, counts in sorted(by_tenant.items())
@@ -143,25 +147,32 @@ def _worker_row(one: WorkerPicture, counted: Counted) -> dict[str, Any]:
     }
 
 
-def _present(watch: Watch, fleet: FleetView, now_s: float) -> Mapping[str, list[_PresentProgram]]:
-    """Return the programs that have not been silent for long, by their state."""
+def _present(
+    watch: Watch, fleet: FleetView, now_s: float
+) -> tuple[Mapping[str, list[_PresentProgram]], list[ProgramTime]]:
+    """Return the programs that wait or run, by their state, and those that have been silent, but not for
+    long.
+    """
     waits = {one.program: one for one in fleet.waits}
-    found: dict[str, list[_PresentProgram]] = {state: [] for state in _STATES}
+    busy: dict[str, list[_PresentProgram]] = {"held": [], "waiting": [], "running": []}
+    silent: list[ProgramTime] = []
     for program in watch.programs:
         wait = waits.get((program.tenant, program.program)) if waits else None
-        running = [one for one in program.open.values() if one.trace.tries] if program.open else ()
+        if wait is None and not program.open:  # nearly all of them
+            if now_s - program.last_s < _SILENT_S:
+                silent.append(program)
+            continue
+        running = [one for one in program.open.values() if one.trace.tries]
         if running:
             since_s, worker = min(one.begun_s for one in program.open.values()), running[0].worker
-            found["running"].append(_PresentProgram(since_s, program, wait, worker))
+            busy["running"].append(_PresentProgram(since_s, program, wait, worker))
         elif wait is not None:
             state = "held" if wait.is_held else "waiting"
-            found[state].append(_PresentProgram(wait.since_s, program, wait))
-        elif program.open:
+            busy[state].append(_PresentProgram(wait.since_s, program, wait))
+        else:
             since_s = min(one.begun_s for one in program.open.values())
-            found["waiting"].append(_PresentProgram(since_s, program, wait))
-        elif now_s - program.last_s < _SILENT_S:
-            found["silent"].append(_PresentProgram(program.last_s, program, wait))
-    return found
+            busy["waiting"].append(_PresentProgram(since_s, program))
+    return busy, silent
 
 
 def _program_row(state: str, one: _PresentProgram, now_s: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from threading import Event, Thread
-from time import monotonic_ns, time_ns
+from time import monotonic, monotonic_ns, time_ns
 from urllib.request import Request, urlopen
 
 from stretto.model.errors import ConfigError
@@ -24,6 +24,10 @@ _TIMEOUT_S = 5.0
 _CLOSE_S = 10.0
 """Longest wait for the collector at the end: one that dribbles never takes `_TIMEOUT_S` for a byte."""
 _EVERY_S = 1.0
+_MOST_S = 5.0
+"""Longest time for which what has ended waits, as in OpenTelemetry's SDK: a message costs as much as many
+spans.
+"""
 _BATCH = 256
 _MAX_WAITING = 50_000
 """Requests, and spans of programs, that wait to be sent; of more, the oldest are dropped."""
@@ -31,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class SpanSender(Spans):
-    """An observer that sends the spans of requests to a collector, each second, from a thread of its own.
+    """An observer that sends the spans of requests to a collector, from a thread of its own.
 
     What the collector does not take is dropped, and the log says so once: requests go on.
 
@@ -61,8 +65,11 @@ class SpanSender(Spans):
         self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
+        sent_s = monotonic()
         while not self._is_closed.wait(_EVERY_S):
-            self._send_all()
+            if len(self._waiting) >= _BATCH or monotonic() - sent_s >= _MOST_S:
+                self._send_all()
+                sent_s = monotonic()
         self._send_all()
 
     def _send_all(self) -> None:

@@ -11,8 +11,9 @@ A request that belongs to no program is one by itself, named by its id.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from stretto.operate.parts import NOTHING, ModelRates, Parts, computed_tokens, request_parts
 from stretto.sched.observer import Observer
@@ -107,6 +108,7 @@ class ProgramTime:
         saved_s: seconds of prefills that caches have saved, of all its requests.
         open: requests of it that wait or run.
         requests: last requests of it that have ended.
+        summary: what lists have said of it since it has changed last, but for what passes with time.
     """
 
     program: str
@@ -122,6 +124,7 @@ class ProgramTime:
     saved_s: float = 0.0
     open: dict[int, RequestTime] = field(default_factory=dict)
     requests: list[RequestTime] = field(default_factory=list)
+    summary: Mapping[str, Any] | None = None
 
     @property
     def path(self) -> Parts:
@@ -168,6 +171,7 @@ class ProgramTimes(Observer):
             self._programs[key] = program
         else:
             self._programs.move_to_end(key)
+            program.summary = None
         begun_s = max(trace.arrived_s, program.last_s)
         number, program.num_requests = program.num_requests, program.num_requests + 1
         before = program.requests[-1] if program.requests else None
@@ -182,6 +186,7 @@ class ProgramTimes(Observer):
         if program is None or one is None:
             return
         program.last_s = one.ended_s = max(now_s, one.begun_s)  # a runtime and a router are a little apart
+        program.summary = None
         if trace.status != 200:
             program.num_failed += 1
         elif trace.first_token_s is not None and trace.tries and one.is_llm:
