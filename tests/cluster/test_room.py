@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from stretto.cluster.room.contexts import Context, RoomRequest
+from stretto.cluster.room.blocks_inside import BlocksInside
+from stretto.cluster.room.contexts import Context, Program, RoomRequest
 from stretto.cluster.room.kv_belief import KVBelief
 from stretto.cluster.room.room import Entered, Room
 from stretto.cluster.room.silences import Silences, end_s, silence_bin
@@ -168,11 +169,35 @@ def test_a_shared_opening_counts_once() -> None:
     for name in "abcd":
         assert machine.calls(name, 40, opening=30) == [f"{name}1"]
     (room,) = machine.room.instances.values()
-    assert room.claims(0.0) == (30 + 4 * 10) * BLOCK
+    assert room.blocks.tokens == (30 + 4 * 10) * BLOCK
     machine.end("a1")
     machine.room.finished("a")
     machine.check()
-    assert room.claims(0.0) == (30 + 3 * 10) * BLOCK
+    assert room.blocks.tokens == (30 + 3 * 10) * BLOCK
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_with_colliding_hashes_are_given_back(seed: int) -> None:
+    draw, inside, program = random.Random(seed), BlocksInside(), Program("any", 0.0)
+    contexts: dict[Context, None] = {}
+    for number in range(300):
+        hashes = [draw.choice([b"a", b"b", b"c"]) for _ in range(draw.randrange(12))]
+        if contexts and draw.random() < 0.5:
+            one = draw.choice(list(contexts))
+            if draw.random() < 0.5:
+                inside.remove(one)
+                del contexts[one]
+            else:
+                inside.go_on(one, RoomRequest(number, "any", "agent", 0, hashes))
+        else:
+            one = Context(number, program, Silences(is_named=True), hashes)
+            inside.add(one)
+            contexts[one] = None
+        assert inside.tokens <= sum(len(one.blocks) for one in contexts)
+    for one in contexts:
+        inside.remove(one)
+    assert inside.tokens == 0
+    assert inside.find([b"a"]) == (0, None)
 
 
 def test_small_requests_do_not_wait_behind_large_ones() -> None:
@@ -221,7 +246,7 @@ def agents_for_ever(machine: Machine, names: str, num_blocks: int, until_s: floa
     while machine.now_s < until_s:
         gone = [key for name in names for key in machine.calls(name, num_blocks)]
         others += [key for key in gone if key[0] not in names]
-        running = [key for key, one in machine.room._requests.items() if not machine.room.held.get(key)]
+        running = [str(key) for key in machine.room._requests if not machine.room.held.get(key)]
         machine.now_s += 1.0
         for key in running:
             others += [one for one in machine.end(key) if one[0] not in names]
@@ -368,7 +393,12 @@ def test_a_program_of_many_contexts_costs_no_more_per_request(monkeypatch: pytes
     assert len(room._index) <= 256, "the oldest were forgotten"
     compared = []
     common = Context.common
-    monkeypatch.setattr(Context, "common", lambda self, others: compared.append(self) or common(self, others))
+
+    def counted(self: Context, others: Sequence[bytes]) -> int:
+        compared.append(self)
+        return common(self, others)
+
+    monkeypatch.setattr(Context, "common", counted)
     one_call(room, "session", "another call", 300)
     assert len(compared) <= 16
 
@@ -547,7 +577,7 @@ def test_whatever_happens_room_returns_and_each_request_leaves_once(seed: int) -
         room.finished(f"p{name}")
     room.check_invariants()
     assert not room.held
-    assert all(one.claims(0.0) == 0 and one.lane_tokens == 0 for one in room.instances.values())
+    assert all(one.claims == 0 and one.lane_tokens == 0 for one in room.instances.values())
 
 
 def test_the_predicted_wait_goes_by_how_fast_tokens_entered_lately() -> None:

@@ -10,31 +10,33 @@ _RATE_S = 60.0
 
 
 class CallMeans:
-    """Tokens by which a context grows: its answer, and what the next prompt has more than the last one."""
+    """Tokens by which a context grows: its answer, and what the next prompt has more than the last one.
+
+    Attributes:
+        per_call: tokens by which a context inside is going to grow.
+    """
 
     def __init__(self) -> None:
-        self._growth = self._output = 0.0
+        self.per_call = self._growth = self._output = 0.0
         self._num_growths = self._num_outputs = 0
-
-    @property
-    def per_call(self) -> float:
-        """Tokens by which a context inside is going to grow."""
-        return self._growth + self._output
 
     def expect(self, num_output: int) -> None:
         """Take the expected length of an answer for the mean before any answer has ended."""
         if not self._num_outputs:
             self._output = max(self._output, num_output)
+            self.per_call = self._growth + self._output
 
     def note_growth(self, num_tokens: int) -> None:
         """Learn by how many tokens a prompt is longer than the one before."""
         self._num_growths += 1
         self._growth += max(_WEIGHT, 1 / self._num_growths) * (num_tokens - self._growth)
+        self.per_call = self._growth + self._output
 
     def note_output(self, num_tokens: int) -> None:
         """Learn from the length of an answer."""
         self._num_outputs += 1
         self._output += max(_WEIGHT, 1 / self._num_outputs) * (num_tokens - self._output)
+        self.per_call = self._growth + self._output
 
 
 class EnteredRate:

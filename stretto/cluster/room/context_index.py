@@ -57,8 +57,8 @@ class ContextIndex:
         if is_own and len(silent) <= _MOST_COMPARED:
             return best, most
         for room in rooms:
-            common = room.num_inside(request.blocks)
-            if common > max(most, 0) and (number := room.only_user(request.blocks[common - 1])) is not None:
+            common, number = room.blocks.find(request.blocks)
+            if common > max(most, 0) and number is not None:
                 context = self._contexts[number]
                 least = _SAME if context.program is program else _SURELY_SAME
                 is_better = context.program is program or not is_own

@@ -66,7 +66,8 @@ class Context:
 
     Attributes:
         number: number that no other context has.
-        blocks: hashes of the blocks of its last prompt, which has `num_tokens` tokens.
+        blocks: hashes of the blocks of its last prompt, which has `num_tokens` tokens; `tail_tokens` of them
+            fill no block.
         instance: where it was computed last, or is going to be; None before that is known.
         is_inside: whether it has room at `instance`. Only what is likely to come back has.
         in_lane: whether its last request went by the lane.
@@ -84,6 +85,7 @@ class Context:
     blocks: Sequence[BlockHash] = ()
     block_tokens: int = 1
     num_tokens: int = 0
+    tail_tokens: int = 0
     instance: InstanceId | None = None
     is_inside: bool = False
     in_lane: bool = False
@@ -94,28 +96,27 @@ class Context:
     used_at: int = 0
     look_s: float | None = None
 
-    @property
-    def tail_tokens(self) -> int:
-        """Tokens of the last prompt that fill no block."""
-        return max(0, self.num_tokens - self.block_tokens * len(self.blocks))
-
     def goes_on_with(self, request: RoomRequest) -> None:
         """Make the prompt of a request its last one."""
         self.blocks, self.block_tokens = request.blocks, request.block_tokens
         self.num_tokens = request.num_tokens
+        self.tail_tokens = max(0, self.num_tokens - self.block_tokens * len(self.blocks))
 
     def common(self, blocks: Sequence[BlockHash]) -> int:
-        """Return how many blocks a prompt has in common with the last one. Hashes are chained, so that equal
-        ones have equal beginnings: O(log n).
-        """
-        mine = self.blocks
-        low, high = 0, min(len(mine), len(blocks))
-        if high and mine[high - 1] == blocks[high - 1]:  # as most prompts go on
-            return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            if mine[middle - 1] == blocks[middle - 1]:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        """Return how many blocks a prompt has in common with the last one: O(log n)."""
+        return num_common(self.blocks, blocks, 0, min(len(self.blocks), len(blocks)))
+
+
+def num_common(mine: Sequence[BlockHash], others: Sequence[BlockHash], least: int, most: int) -> int:
+    """Return how many blocks two prompts have in common, from `least` to `most` of them. Hashes are chained,
+    so that equal ones have equal beginnings: O(log n).
+    """
+    if most > least and mine[most - 1] == others[most - 1]:  # as most prompts go on
+        return most
+    while least < most:
+        middle = (least + most + 1) // 2
+        if mine[middle - 1] == others[middle - 1]:
+            least = middle
+        else:
+            most = middle - 1
+    return least

@@ -51,7 +51,7 @@ class Held:
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Holding] = {}
         self._classes: dict[int, SortedQueue[Holding]] = {}
-        self._firsts: dict[int, Holding] = {}  # of each class
+        self._firsts: dict[int, Holding] = {}  # of each class, the smallest needs first
         self.need = 0.0
         """Tokens that all of them need together."""
 
@@ -96,16 +96,18 @@ class Held:
         best, most = None, -math.inf
         for holding in self._firsts.values():
             need = holding.need
-            if need <= most_need:
-                per_token_s = (now_s - holding.aged_from_s) / (need if need > 1.0 else 1.0)
-                if per_token_s > most:
-                    best, most = holding, per_token_s
+            if need > most_need:
+                break
+            per_token_s = (now_s - holding.aged_from_s) / (need if need > 1.0 else 1.0)
+            if per_token_s > most:
+                best, most = holding, per_token_s
         return best
 
     def check_invariants(self) -> None:
         """Check that the classes have what is held. For tests."""
         assert sum(map(len, self._classes.values())) == len(self._by_key)
         assert self._firsts == {name: of_class.first for name, of_class in self._classes.items()}
+        assert [*self._firsts] == sorted(self._firsts)
         for name, of_class in self._classes.items():
             assert all(one.size == name and self._by_key[one.key] is one for one in of_class)
         assert abs(self.need - sum(one.need for one in self)) < 1e-3
@@ -116,7 +118,10 @@ class Held:
         if of_class is None:
             of_class = self._classes[name] = SortedQueue()
         of_class.add(_age_key(holding), holding)
+        is_new = name not in self._firsts
         self._firsts[name] = of_class.first
+        if is_new:
+            self._firsts = dict(sorted(self._firsts.items()))
 
     def _take(self, holding: Holding) -> None:
         name = holding.size

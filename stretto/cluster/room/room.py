@@ -110,7 +110,7 @@ class Room:
         `prefill_s` is the predicted seconds of the prefill of a token there.
         """
         if instance not in self.instances:
-            self._rooms.add(InstanceRoom(instance, kv_tokens, prefill_s))
+            self._rooms.add(InstanceRoom(instance, kv_tokens, prefill_s, self._rooms.means))
         self._rooms.serve(instance, is_serving=True)
         self._may_admit = True
 
@@ -213,7 +213,7 @@ class Room:
         )
         context.request, context.silences = request.key, self._index.silences(request)
         if is_kept:
-            self._rooms.around(context).go_on(context, request, common)
+            self._rooms.around(context).go_on(context, request)
         else:
             context.goes_on_with(request)
         self._rooms.means.expect(request.num_output)
@@ -343,7 +343,7 @@ class Room:
             there = self._rooms.cached_at(context)
             return None if there is None else self._go(context, there)
         room = self._rooms.around(context)
-        fits = self._rooms.claims(room) <= room.belief.tokens or len(room.inside) == 1
+        fits = room.claims <= room.belief.tokens or len(room.inside) == 1
         if fits and room is not self._rooms.cleared:
             return self._go(context, room)
         return None
@@ -507,7 +507,7 @@ class Room:
             return
         self._rooms.means.note_output(usage.num_output_tokens)
         since, cached = room.computed - context.used_at, usage.num_cached_tokens
-        room.belief.note(arrived.common_tokens, cached, since, self._rooms.claims(room))
+        room.belief.note(arrived.common_tokens, cached, since, room.claims)
         room.computed += usage.num_prompt_tokens - cached + usage.num_output_tokens
         context.used_at = room.computed
 

@@ -63,21 +63,13 @@ class Rooms:
         """Whether a context has room somewhere."""
         return any(room.inside for room in self.by_id.values())
 
-    def claims(self, room: InstanceRoom) -> float:
-        """Return the tokens that the contexts inside an instance take, with what their next calls add."""
-        return room.claims(self.means.per_call)
-
-    def adds(self, context: Context, room: InstanceRoom) -> float:
-        """Return the tokens that a context outside would add to those inside an instance."""
-        return room.adds(context, self.means.per_call)
-
     def is_pressed(self, room: InstanceRoom) -> bool:
         """Whether so much of a memory is taken that it matters what prompts share, and where requests go."""
-        return self.claims(room) > _PRESSED * room.belief.tokens
+        return room.claims > _PRESSED * room.belief.tokens
 
     def least_need(self, context: Context) -> float:
         """Return how many tokens a context outside adds where it adds the fewest."""
-        return min(self.adds(context, room) for room in self.by_id.values())
+        return min(room.adds(context) for room in self.by_id.values())
 
     def cached_at(self, context: Context) -> InstanceRoom | None:
         """Return the instance whose memory holds what a context outside adds, and where its program has room
@@ -88,7 +80,7 @@ class Rooms:
             room = None if instance is None else self.by_id.get(instance)
             if room is None or not room.is_serving or room is self.cleared:
                 continue
-            taken = self.claims(room) + self.adds(context, room)
+            taken = room.claims + room.adds(context)
             since = room.computed - context.used_at
             is_held = context.is_computed and not context.in_lane and taken + since <= room.belief.tokens
             if (is_held or instance in inside) and taken <= room.belief.tokens:
@@ -107,9 +99,9 @@ class Rooms:
         largest = self._largest()
 
         def left(room: InstanceRoom) -> tuple[bool, float]:
-            adds = self.adds(context, room)
+            adds = room.adds(context)
             is_large = room.belief.tokens >= min(adds, largest)
-            return is_large, room.belief.tokens - self.claims(room) - adds
+            return is_large, room.belief.tokens - room.claims - adds
 
         self.cleared, self.cleared_for = max(self.serving, key=left), context
 
@@ -122,7 +114,7 @@ class Rooms:
         most = -math.inf
         for room in self.serving:
             is_open = room is not self.cleared
-            free = (1.0 - _RESERVE) * room.belief.tokens - self.claims(room) if is_open else 0.0
+            free = (1.0 - _RESERVE) * room.belief.tokens - room.claims if is_open else 0.0
             if free > most:
                 most = free
         return most
@@ -134,12 +126,12 @@ class Rooms:
         least, best, most = math.inf, None, 0.0
         reserve = _RESERVE if keeps_reserve else 0.0
         for room in self.serving:
-            adds = self.adds(context, room)
+            adds = room.adds(context)
             if adds < least:
                 least = adds
             if room is self.cleared and context is not self.cleared_for:
                 continue
-            left = (1.0 - reserve) * room.belief.tokens - self.claims(room) - adds
+            left = (1.0 - reserve) * room.belief.tokens - room.claims - adds
             if left < 0.0 and (room.inside or room.belief.tokens < min(adds, self._largest())):
                 continue
             if room.id == context.instance and context.is_computed:
@@ -165,7 +157,7 @@ class Rooms:
 
     def claimed(self) -> dict[InstanceId, int]:
         """Return how many tokens the contexts inside take of each instance's memory."""
-        return {room.id: round(self.claims(room)) for room in self.by_id.values()}
+        return {room.id: round(room.claims) for room in self.by_id.values()}
 
     def _largest(self) -> float:
         """Return the tokens of the largest memory where contexts may enter."""
