@@ -161,31 +161,33 @@ def _planned(problem: Problem, by: str, seconds: float | None, counted_by: Count
         f"first plan after {first_s:.2f} s: about {first.expected_s:.0f} s; searching for better ones",
         file=sys.stderr,
     )
-    found = _found(problem, by, first, seconds)
+    served, found = _found(problem, by, first, seconds)
     return FoundPlan(
-        problem,
+        served,
         found,
         search_s=time.perf_counter() - begin_s,
-        done=execute(problem, found, problem.draws[0]),
-        predicted_s=[execute(problem, found, drawn).makespan_s for drawn in problem.possible_draws],
+        done=execute(served, found, problem.draws[0]),
+        predicted_s=[execute(served, found, drawn).makespan_s for drawn in problem.possible_draws],
         bound_s=fmean(lower_bound_s(problem, drawn) for drawn in problem.possible_draws),
         counted_by=counted_by,
     )
 
 
-def _found(problem: Problem, by: str, first: Plan, seconds: float | None) -> Plan:
-    """Return the best plan found; Ctrl-C and the end of the time end the search, not the command."""
+def _found(problem: Problem, by: str, first: Plan, seconds: float | None) -> tuple[Problem, Plan]:
+    """Return the best plan found, with the problem that has its servers; Ctrl-C and the end of the time end
+    the search, not the command.
+    """
+    from stretto.planner.planners.servers import best_times
     from stretto.planner.planners.stretto import improving
     from stretto.planner.planners.table import PLANNERS
-    from stretto.planner.run_times import RunTimes
 
-    found = first
+    found = problem, first
     try:
         with limited(seconds):
-            times = RunTimes(problem)
+            times = best_times(problem)
             plans = improving(times) if by == "stretto" else (make(times) for make in [PLANNERS[by]])
             for plan in plans:
-                found = plan
+                found = times.problem, plan
     except (KeyboardInterrupt, TimeoutError):
         print("the search was ended; the best plan so far is shown", file=sys.stderr)
     return found

@@ -114,8 +114,11 @@ def _problem(
     from stretto.costs.presets import load_output_lengths
     from stretto.planner.cores import core_models
     from stretto.planner.given_machine import given_machine
+    from stretto.planner.planners.servers import best_times
     from stretto.planner.problem import Problem
 
     is_cpu = machine.casefold() == CPU
     planned_for = measured_cores(core_models(application), say) if is_cpu else given_machine(machine)
-    return Problem(application, asked.planned(), planned_for, load_output_lengths())
+    problem = Problem(application, asked.planned(), planned_for, load_output_lengths())
+    has_lines = any(kind.api is not None for kind, _ in asked.kinds())  # they name engines by models
+    return problem if has_lines or problem.apart() is None else best_times(problem).problem

@@ -8,8 +8,9 @@ have the same model; its servers then answer the calls of all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, TypeAlias
 
@@ -21,6 +22,7 @@ MAX_NUMBER = 2**31 - 1
 """Largest number of tokens: sums of several such numbers fit into 64 bits."""
 _MAX_CALLS = 2**16
 """Most calls that a node makes for one request: a run holds all of them while the request lasts."""
+_NUMBER = re.compile(r" \(servers \d+\)$")
 NumTokens: TypeAlias = Annotated[
     int, Meta(ge=0, le=MAX_NUMBER, description=f"a number of tokens, 0 to {MAX_NUMBER}")
 ]
@@ -32,7 +34,8 @@ class ModelNode:
     """One LLM of an application, with its task.
 
     Attributes:
-        model: name of the model.
+        model: name of the model, with a number behind it where its servers answer some nodes apart from
+            others; see `Application.apart`.
         max_tokens: longest answer, in tokens.
         prompt_tokens: tokens of the prompt's template.
         inputs: nodes whose answers are part of the prompts.
@@ -122,7 +125,27 @@ class Application:
 
     def identity(self) -> list[object]:
         """Return what decides its answers, as plain data: a journal belongs to it."""
-        return [asdict(node) for node in self.nodes]
+        return [asdict(replace(node, model=model_name(node.model))) for node in self.nodes]
+
+    def apart(self) -> Application:
+        """Return the application whose parts, which no answers connect, have servers of their own, where a
+        model is in several of them.
+        """
+        parts: dict[str, list[str]] = {}  # of each node, the nodes of its part
+        for node in self.nodes:
+            mine = [node.name]
+            for one in {id(parts[name]): parts[name] for name in node.inputs}.values():
+                mine += one
+            parts.update(dict.fromkeys(mine, mine))
+        users: dict[str, list[int]] = {}  # parts of each model
+        nodes = []
+        for node in self.nodes:
+            of = users.setdefault(node.model, [])
+            if (part := id(parts[node.name])) not in of:
+                of.append(part)
+            number = of.index(part)
+            nodes.append(replace(node, model=f"{node.model} (servers {number + 1})") if number else node)
+        return Application(self.name, nodes)
 
     def sources(self, nodes: Collection[str]) -> Mapping[str, frozenset[str]]:
         """Return the models that each model of some nodes waits for, directly or through others; itself too.
@@ -144,6 +167,11 @@ class Application:
                 if between in sources:
                     sources |= taken[between]
         return {model: frozenset(sources) for model, sources in taken.items()}
+
+
+def model_name(servers: str) -> str:
+    """Return the name of a model without the number of its servers; see `Application.apart`."""
+    return _NUMBER.sub("", servers)
 
 
 def _sorted(nodes: Sequence[ModelNode]) -> list[ModelNode]:

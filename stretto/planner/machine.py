@@ -21,6 +21,7 @@ from stretto.costs.step import StepCost
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.model.errors import ConfigError
 from stretto.model.nearest_name import nearest_name
+from stretto.planner.application import model_name
 
 _BLOCK_TOKENS = 16
 _MAX_RUNNING = 512
@@ -131,7 +132,7 @@ def planned_model(name: str, machine: PlanMachine) -> LLMModel:
     Raises:
         ConfigError: it is not known; the message names the nearest.
     """
-    return llm_model(name, machine.costs)
+    return llm_model(model_name(name), machine.costs)
 
 
 def scheduler_config(model: LLMModel, num_tokens: int) -> SchedulerConfig:

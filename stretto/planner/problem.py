@@ -11,7 +11,7 @@ from stretto.costs.output_lengths import LengthsBySource
 from stretto.costs.shape import LLMModel
 from stretto.model.errors import ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
-from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.application import Application, AppRequest, ModelNode, model_name
 from stretto.planner.deciding.nodes import DrawnApplication
 from stretto.planner.deciding.workload import DrawnWorkload
 from stretto.planner.drawn_calls import DrawnCalls
@@ -103,6 +103,21 @@ class Problem:
         known._seeds = list(range(len(draws)))
         known._drawn = dict(enumerate(draws))
         return known
+
+    def apart(self) -> Problem | None:
+        """Return the problem in which parts that no answers connect have servers of their own; None if no
+        model is in several parts, or answers decide.
+        """
+        app = self.app if isinstance(self.app, DrawnApplication) else self.app.apart()
+        if len(app.models) == len(self.app.models):
+            return None
+        other = copy(self)
+        other.app = app
+        other.__dict__.pop("models", None)
+        for node in (app.node(name) for name in self.names):
+            other.sizes = {**other.sizes, node.model: self.workload.models[node.name]}
+            other.costs = {**other.costs, node.model: self.costs[model_name(node.model)]}
+        return other
 
     def smallest(self) -> Problem:
         """Return the problem in which each replica has as few devices as it can."""

@@ -51,7 +51,9 @@ class RunTimes:
     The calls are those of all nodes that use the model. All inputs are taken to be there. The seconds are
     means over the first draws of the lengths of answers; of many requests, over fewer draws.
 
-    `effort` is what the simulations may take; the most that is useful if there is none.
+    Args:
+        effort: what the simulations may take; the most that is useful if there is none.
+        like: times of the same problem with other servers; those of servers with equal nodes are taken.
 
     Attributes:
         inputs: models that each model waits for directly, and that do not wait for it.
@@ -59,8 +61,9 @@ class RunTimes:
         num_draws: largest number of draws that were simulated of a model.
     """
 
-    def __init__(self, problem: Problem, effort: Effort | None = None) -> None:
+    def __init__(self, problem: Problem, effort: Effort | None = None, like: RunTimes | None = None) -> None:
         self.problem = problem
+        self._like = like
         self._effort = effort or Effort(_MOST_REQUESTS)
         self.num_devices = problem.machine.num_devices
         self.models = problem.models
@@ -146,6 +149,9 @@ class RunTimes:
     def _rows_of(self, model: str) -> Iterator[tuple[tuple[str, int], list[list[float]]]]:
         """Yield what `_simulated` returns for some draws, by model and tensor parallelism."""
         nodes = self.problem.nodes_of(model)
+        if self._like is not None and nodes == self._like.problem.nodes_of(model):
+            yield from ((key, rows) for key, rows in self._like._rows.items() if key[0] == model)
+            return
         calls = [self.problem.workload.calls[name] for name in nodes]
         few = _FEW_CHAINED_CALLS if any(np.any(one.previous >= 0) for one in calls) else _FEW_CALLS
         most = min(self._effort.most_draws, self.problem.num_draws)

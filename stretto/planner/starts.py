@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 
+from stretto.planner.application import model_name
 from stretto.planner.problem import Problem
 
 
@@ -30,11 +31,12 @@ class Starts:
         if not start.disk_s:
             return ready_s
         begin_s = ready_s - start.reading_s
-        known_s = self._in_memory_s.get(model)
+        name = model_name(model)
+        known_s = self._in_memory_s.get(name)
         if known_s is None or known_s > max(ready_s, begin_s + start.disk_s):
             read_s = self._read(begin_s, start.disk_s)
             known_s = read_s if known_s is None else min(known_s, read_s)
-            self._in_memory_s[model] = known_s
+            self._in_memory_s[name] = known_s
         return max(ready_s, known_s)
 
     def _read(self, begin_s: float, seconds: float) -> float:

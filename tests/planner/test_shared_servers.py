@@ -1,4 +1,6 @@
-"""Servers belong to models: all nodes of a model use them, and none is loaded twice."""
+"""Servers belong to models: all nodes of a model use them, and none is loaded twice, unless parts of an
+application that no answers connect are done earlier with servers of their own.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from stretto.planner.execute import execute
 from stretto.planner.gantt import gantt
 from stretto.planner.machine import PlanMachine
 from stretto.planner.plan import Plan, PlannedReplica, Stage
+from stretto.planner.planners.servers import best_times
 from stretto.planner.planners.table import PLANNERS
 from stretto.planner.problem import Problem
 from stretto.planner.run_times import RunTimes
@@ -100,12 +103,65 @@ def test_no_plan_is_shorter_than_the_bound(nodes: list[ModelNode], num: int) -> 
 def test_lengths_of_answers_are_counted_by_node_where_nodes_share_servers(tmp_path: Path) -> None:
     watch = AnswersWatch()
     fake = Replica(FakeLLM, FakeLLMConfig())
-    files = (tmp_path / name for name in ("out", "failed", "journal"))
+    out, failed, journal = (tmp_path / name for name in ("out", "failed", "journal"))
     requests = stored(run_requests(6))
     run_job(
-        PlanJob(APP, requests, "fake", lambda book: PLAN, lambda _: fake, *files, observers=(watch,)),
+        PlanJob(
+            APP, requests, "fake", lambda book: PLAN, lambda _: fake, out, failed, journal, observers=(watch,)
+        ),
         lambda num_ended, num_left: None,
     )
     counts = {node: sum(lengths.values()) for node, lengths in watch.lengths.items()}
     assert counts == CallBook(APP, requests).num_left
     assert not any(watch.running(node) for node in counts)
+
+
+CHAINED = ModelNode("chained", A, 90, chain=True)
+APART = f"{A} (servers 2)"
+
+
+def test_nodes_that_no_answers_connect_may_have_servers_apart() -> None:
+    app = Application("app", [*DEBATE, CHAINED, ModelNode("sum", B, 9, inputs=("chained",))])
+    apart = app.apart()
+    assert {node.name: node.model for node in apart.nodes if "(" in node.model} == {
+        "chained": APART,
+        "sum": f"{B} (servers 2)",
+    }
+    assert apart.identity() == app.identity()
+    assert apart.apart().identity() == app.identity()
+    assert problem(DEBATE, 1).apart() is None
+
+
+@pytest.mark.parametrize(("num_gpus", "num_others", "is_apart"), [(1, 100, False), (2, 500, True)])
+def test_a_long_chain_has_servers_of_its_own_where_that_is_shorter(
+    num_gpus: int, num_others: int, is_apart: bool
+) -> None:
+    requests = [AppRequest(str(at), 10, (), ("other",)) for at in range(num_others)]
+    requests += [AppRequest(f"long {at}", 0, (1000,) * 5, ("chained",)) for at in range(2)]
+    app = Application("app", [CHAINED, ModelNode("other", A, 60)])
+    machine = PlanMachine("some", num_gpus, "A100-80G")
+    both = Problem(app, requests, machine, load_output_lengths(), num_draws=1)
+    times = best_times(both)
+    assert times.models == ([A, APART] if is_apart else [A])
+    shared = RunTimes(both)
+    took_s, shared_s = (
+        execute(one.problem, PLANNERS["stretto"](one), both.draw(0)).makespan_s for one in (times, shared)
+    )
+    assert took_s < 0.95 * shared_s if is_apart else took_s == shared_s
+    assert lower_bound_s(both, both.draw(0)) <= took_s
+
+
+def test_a_run_keeps_servers_apart(tmp_path: Path) -> None:
+    app = Application("app", [ModelNode("draft", "m", 9), ModelNode("sum", "m", 9, chain=True)]).apart()
+    plan = Plan("test", (Stage(tuple(PlannedReplica(model, (0,)) for model in app.models)),))
+    begun: list[str] = []
+
+    def make(planned: PlannedReplica) -> Replica:
+        begun.append(planned.model)
+        return Replica(FakeLLM, FakeLLMConfig())
+
+    out, failed, journal = (tmp_path / name for name in ("out", "failed", "journal"))
+    job = PlanJob(app, stored(run_requests(4)), "fake", lambda book: plan, make, out, failed, journal)
+    outcome = run_job(job, lambda num_ended, num_left: None)
+    assert begun == ["m", "m (servers 2)"]
+    assert (outcome.num_answered, outcome.num_failed) == (4, 0)

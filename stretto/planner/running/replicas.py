@@ -19,7 +19,7 @@ from stretto.model.errors import ConfigError
 from stretto.model.extras import check_installed, imports_of
 from stretto.model.profile import Profile
 from stretto.model.replica import Engine, Replica
-from stretto.planner.application import Application
+from stretto.planner.application import Application, model_name
 from stretto.planner.core_costs import CoreModel
 from stretto.planner.cores import usable_cores
 from stretto.planner.machine import ReplicaCost
@@ -84,7 +84,7 @@ def core_replicas(problem: Problem, models: Mapping[str, CoreModel]) -> MakeRepl
 
     def make(planned: PlannedReplica) -> Replica:
         cost = problem.costs[planned.model][1]
-        return core_replica(models[planned.model], cost, cores[planned.devices[0]])
+        return core_replica(models[model_name(planned.model)], cost, cores[planned.devices[0]])
 
     return make
 
@@ -134,7 +134,7 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
         scheduler = cost.scheduler
         config = ServerProcessConfig(
             "emulated",
-            planned.model,
+            model_name(planned.model),
             arguments=(
                 *("--device", str(device), "--speed", f"{speed:g}"),
                 *("--max-num-batched-tokens", str(scheduler.max_batch_tokens)),
@@ -180,7 +180,7 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
     def make(planned: PlannedReplica) -> Replica:
         config = ServerProcessConfig(
             "vllm",
-            planned.model,
+            model_name(planned.model),
             command,
             memory_share=None if problem is None else _MEMORY_SHARE,
             timeout_s=_SILENCE_S,
@@ -257,7 +257,7 @@ def _check_emulated(problem: Problem, model: str, device: Path, speed: float) ->
     for tp, cost in problem.costs[model].items():
         server = WantedServer(
             devices=tuple(range(tp)),
-            model=model,
+            model=model_name(model),
             max_sequences=cost.scheduler.max_running,
             max_batch_tokens=cost.scheduler.max_batch_tokens,
         )
