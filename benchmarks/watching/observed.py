@@ -13,6 +13,7 @@ import sys
 from contextlib import ExitStack
 
 from benchmarks.watching.onlooker import onlooker
+from stretto.operate.deferred import DeferredObservers
 from stretto.operate.otel import SpanSender
 from stretto.operate.watch import Watch
 from stretto.router.config import RouterConfig
@@ -32,6 +33,7 @@ def main() -> None:
             spans = None if how == "page" else SpanSender(collector)
         watch = Watch(spans)
         if how in ("blind", "spans"):
+            watch.deferred = DeferredObservers([])
             watch.observers = Observers([] if spans is None else [spans])
         run_router(config, None, lambda _: None, watch)
 

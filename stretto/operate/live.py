@@ -17,6 +17,8 @@ from stretto.operate.watch import Watch
 from stretto.sched.request_trace import TenantProgram
 
 _MAX_PROGRAMS = 200
+_MAX_SILENT = 50
+"""Programs that are shown, and those among them that neither wait nor run."""
 _MAX_SLOW = 25
 _MAX_BATCHES = 100
 _SILENT_S = 300.0
@@ -104,13 +106,14 @@ def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
     """Return what the live page shows."""
     busy, silent = _present(watch, fleet, now_s)
     by_state = Counter((one.program.tenant, state) for state, programs in busy.items() for one in programs)
-    by_state.update((program.tenant, "silent") for program in silent)
+    num_silent = Counter(map(attrgetter("tenant"), silent))
+    by_state.update({(tenant, "silent"): num for tenant, num in num_silent.items()})
     rows: list[dict[str, Any]] = []
     for state, programs in busy.items():
-        longest = sorted(programs, key=attrgetter("since_s"))[: _MAX_PROGRAMS - len(rows)]
-        rows += [_program_row(state, one, now_s) for one in longest]
-    left = sorted(silent, key=attrgetter("last_s"))[: _MAX_PROGRAMS - len(rows)]
-    rows += [_program_row("silent", _PresentProgram(one.last_s, one), now_s) for one in left]
+        first = sorted(programs, key=attrgetter("since_s"))[: _MAX_PROGRAMS - len(rows)]
+        rows += [_program_row(state, one, now_s) for one in first]
+    longest = sorted(silent, key=attrgetter("last_s"))[: min(_MAX_SILENT, _MAX_PROGRAMS - len(rows))]
+    rows += [_program_row("silent", _PresentProgram(one.last_s, one), now_s) for one in longest]
     ended = [one for one in watch.programs if now_s - one.last_s < _HOUR_S and one.requests]
     slowest = nlargest(_MAX_SLOW, ended, key=lambda one: one.last_s - one.start_s)
     by_worker, by_tenant = _counted(watch.metrics.totals())

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Event, Thread
-from time import monotonic, monotonic_ns, time_ns
+from time import monotonic, monotonic_ns, sleep, time_ns
 from urllib.request import Request, urlopen
 
 from stretto.model.errors import ConfigError
@@ -28,7 +28,9 @@ _MOST_S = 5.0
 """Longest time for which what has ended waits, as in OpenTelemetry's SDK: a message costs as much as many
 spans.
 """
-_BATCH = 256
+_PART = 64
+_BATCH = 1024
+"""Requests, and spans of programs, that are written at a time, and those of a message."""
 _MAX_WAITING = 50_000
 """Requests, and spans of programs, that wait to be sent; of more, the oldest are dropped."""
 _log = logging.getLogger(__name__)
@@ -77,10 +79,8 @@ class SpanSender(Spans):
         collector is not asked again.
         """
         while self._waiting:
-            waiting = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
             try:
-                records = [span for one in waiting for span in self._spans_of(one)]
-                message = write_spans(records, self._epoch_ns)
+                message = b"".join(self._parts())
                 with urlopen(Request(self._url, message, _HEADERS), timeout=_TIMEOUT_S):
                     self._has_failed = False
             except Exception as error:  # whatever it is, requests go on
@@ -89,6 +89,15 @@ class SpanSender(Spans):
                 self._has_failed = True
                 if self._is_closed.is_set():
                     self._waiting.clear()
+
+    def _parts(self) -> Iterator[bytes]:
+        """Yield the parts of the next message, between which the event loop may run. In this format, messages
+        one after the other are one.
+        """
+        for _ in range(0, min(_BATCH, len(self._waiting)), _PART):
+            part = [self._waiting.popleft() for _ in range(min(_PART, len(self._waiting)))]
+            yield write_spans([span for one in part for span in self._spans_of(one)], self._epoch_ns)
+            sleep(0.0)
 
     def _spans_of(self, one: SpanRecord | EndedRequest) -> Sequence[SpanRecord]:
         return one.spans(self.new_id) if isinstance(one, EndedRequest) else (one,)

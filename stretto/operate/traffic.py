@@ -94,26 +94,28 @@ class RecentTraffic(Observer):
     """An observer that keeps what has happened to the last requests of a door, until somebody asks for it."""
 
     def __init__(self) -> None:
-        self._events: deque[tuple[int, RequestTrace, Any]] = deque(maxlen=_MAX_EVENTS)
+        # Four entries an event, and no tuple, which the garbage collector would look at.
+        self._events: deque[Any] = deque(maxlen=4 * _MAX_EVENTS)
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Note that a request has come."""
-        self._events.append((_ARRIVED, trace, now_s))
+        self._events.extend((_ARRIVED, trace, now_s, 0))
 
     def on_request_keyed(self, trace: RequestTrace, key: PromptKey) -> None:
         """Note the key of the prompt of a request that has come, as far as it is compared."""
         hashes = pack_hashes(key.blocks)[: _MAX_BLOCKS * HASH_BYTES]
-        self._events.append((_KEYED, trace, (hashes, len(key.blocks))))
+        self._events.extend((_KEYED, trace, hashes, len(key.blocks)))
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Note that a request has ended."""
-        self._events.append((_ENDED, trace, now_s))
+        self._events.extend((_ENDED, trace, now_s, 0))
 
     def requests(self) -> list[SeenRequest]:
         """Return the requests that were answered, by their ends. One that was open for longer than the events
         that are kept is none of them.
         """
-        return _Reader().read(self._events)[-_MAX_REQUESTS:]
+        flat = iter(self._events)
+        return _Reader().read(zip(flat, flat, flat, flat, strict=True))[-_MAX_REQUESTS:]
 
 
 class _Reader:
@@ -126,13 +128,13 @@ class _Reader:
         self._open: dict[int, _Open] = {}
         self._num = 0
 
-    def read(self, events: Iterable[tuple[int, RequestTrace, Any]]) -> list[SeenRequest]:
+    def read(self, events: Iterable[tuple[int, RequestTrace, Any, int]]) -> list[SeenRequest]:
         """Return the requests that were answered."""
-        for which, trace, what in events:
+        for which, trace, what, num_blocks in events:
             if which == _ARRIVED:
                 self._arrived(trace)
             elif which == _KEYED:
-                self._keyed(trace, *what)
+                self._keyed(trace, what, num_blocks)
             else:
                 self._ended(trace, what)
         return self._requests

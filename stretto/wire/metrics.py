@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from stretto.model.errors import BadReply
@@ -126,8 +127,14 @@ def read_samples(text: str, names: Collection[str]) -> Iterator[Sample]:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    said = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    return f"{{{said}}}" if said else ""
+    return f"{{{','.join(map(_label, labels.items()))}}}" if labels else ""
+
+
+@lru_cache(4096)
+def _label(label: tuple[str, str]) -> str:
+    """Return a label with its value: nearly all stand in many lines."""
+    name, value = label
+    return f'{name}="{_escaped(value)}"'
 
 
 def _escaped(value: str) -> str:

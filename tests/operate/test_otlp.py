@@ -168,10 +168,10 @@ def test_in_the_end_a_collector_that_takes_nothing_is_asked_once(collector: Coll
     sender = SpanSender(collector.url)
     sender._is_closed.set()
     sender._thread.join()
-    for number in range(1, 1000):
+    for number in range(1, 3000):
         sender._emit(SpanRecord("x", "internal", 1, number, 0, 0.0, 1.0, b""))
     sender._send_all()
-    assert len(spans_of(collector)) == 256
+    assert len(spans_of(collector)) == 1024
 
 
 def test_the_end_does_not_wait_for_ever_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:

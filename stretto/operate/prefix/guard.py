@@ -74,6 +74,7 @@ class _Kind:
     """What is known of a kind.
 
     Attributes:
+        name: the kind.
         num_later, num_openings: requests that go on with a program, and that begin one.
         looked_at: what these were at the last look.
         skips: losing prompts to pass over between two looks; `num_skipped` were.
@@ -81,6 +82,7 @@ class _Kind:
         pending: requests since the last look that have lost blocks, and their tokens.
     """
 
+    name: PromptKind
     num_later: int = 0
     num_openings: int = 0
     num_looks: int = 0
@@ -157,7 +159,7 @@ class PrefixGuard:
         found = self._kind(kind)
         packed = pack_hashes(hashes)[: _MAX_BLOCKS * HASH_BYTES]
         begin = _Print(packed, len(hashes), packed[:HASH_BYTES])
-        num_lost = self._lost_blocks(kind, found, program, begin)
+        num_lost = self._lost_blocks(found, program, begin)
         if num_lost * block_tokens < LEAST_TOKENS:
             return False
         found.pending[0] += 1
@@ -173,27 +175,28 @@ class PrefixGuard:
     def _kind(self, kind: PromptKind) -> _Kind:
         found = self._kinds.get(kind)
         if found is None:
-            found = self._kinds[kind] = _Kind()
+            found = self._kinds[kind] = _Kind(kind)
             if len(self._kinds) > _MAX_KINDS:
                 self._kinds.popitem(last=False)
         else:
             self._kinds.move_to_end(kind)
         return found
 
-    def _lost_blocks(self, kind: PromptKind, found: _Kind, program: str, begin: _Print) -> int:
+    def _lost_blocks(self, found: _Kind, program: str, begin: _Print) -> int:
         """Return how many blocks of an earlier prompt a prompt should begin with and does not."""
-        threads = self._prints.get((kind, program)) if program else None
+        key = found.name, program
+        threads = self._prints.get(key) if program else None
         if threads is None:
             found.num_openings += 1
             others, found.openings = found.openings, [*found.openings[1 - _MAX_OPENINGS :], begin]
             if program:
-                self._prints[kind, program] = [begin]
+                self._prints[key] = [begin]
                 if len(self._prints) > _MAX_PROGRAMS:
                     self._prints.popitem(last=False)
         else:
             found.num_later += 1
             others = threads
-            self._prints.move_to_end((kind, program))
+            self._prints.move_to_end(key)
         best, num_common = None, -1
         first = begin.first
         for other in others:
