@@ -31,7 +31,7 @@ from stretto.model.replica import Engine, Replica
 from stretto.sched.llm.eligible import EligibleInstances
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
 from stretto.sched.llm.instance_choice import InstanceChoice
-from stretto.sched.llm.measured_times import MeasuredTimes, learn_pace
+from stretto.sched.llm.measured_times import MeasuredTimes
 from stretto.sched.llm.policy import PolicyCalls
 from stretto.sched.llm.running_request import Running
 from stretto.sched.llm.shared_context import SharedContext
@@ -56,6 +56,7 @@ class InstanceLoads:
         eligible: which instances may take a request.
         choice: which instance gets it, and whether there is room.
         waiting: the load of requests that have an instance and wait for it.
+        times: how slow each instance is.
         num_running: number of requests that were sent to instances and have not ended.
         num_offline: how many of them are offline.
     """
@@ -71,7 +72,7 @@ class InstanceLoads:
         self.eligible = EligibleInstances(self.table, outputs, binds_early=self.policy.binds_early)
         self.num_running = self.num_offline = 0
         self._running: dict[InstanceId, dict[int, Running]] = {}
-        self._times = MeasuredTimes()
+        self.times = MeasuredTimes(self.table, outputs, counts_slowness=self.policy.binds_early)
         self._running_context = SharedContext()
         self.waiting = WaitingLoads(self.table, self.policy)
         self.choice = InstanceChoice(
@@ -103,7 +104,7 @@ class InstanceLoads:
         """
         if self.table.get(instance) is not None:
             self._keys.leave(instance)
-            self._times.forget(instance)
+            self.times.forget(instance)
             self.policy.tell(Left(instance))
             self.table.leave(instance)
             self._running_context.leave(instance)
@@ -138,41 +139,13 @@ class InstanceLoads:
             self._change_offline(running.instance, 1, running.num_tokens)
             return
         self.policy.tell(Dispatched(running.instance, running.placed, running.handed_s))
-        view = self.table.get(running.instance)
-        if self.policy.binds_early and view is not None:
-            self._times.sent(running, view)
+        self.times.sent(running)
         num_shared = self._running_context.add(running.instance, running.placed)
         self._change(running.instance, running.num_tokens, running.prefill_s, num_shared)
         waited_for = num_shared - self.waiting.context.add(running.instance, running.placed)
         self.waiting.change(running.instance, num_tokens=waited_for)
-        if view is not None:
+        if (view := self.table.get(running.instance)) is not None:
             running.num_resident = view.running_tokens
-
-    def answered(self, running: Running, num_output: int, now_s: float) -> None:
-        """Learn from a request that has ended with `num_output` tokens how slow its instance is, relative to
-        predictions.
-        """
-        view = self.table.get(running.instance)
-        if running.is_offline or view is None:
-            return
-        learn_pace(running, view, num_output, now_s)
-        if self.policy.binds_early:
-            self._times.answered(running, view, num_output, now_s)
-
-    def note_overdue(self, instance: InstanceId, now_s: float) -> None:
-        """Raise the measured slowness of an instance (actual over predicted seconds) if nothing has ended
-        there in time for longer than its oldest request was predicted to take, if its answer were as long as
-        the longest so far.
-
-        An instance is not slow because one answer is long.
-        """
-        view = self.table.get(instance)
-        running = next((one for one in self.of(instance).values() if not one.is_offline), None)
-        if view is None or running is None:
-            return
-        num_output = max(running.num_output, self._outputs.longest(running.entry.request))
-        if self._times.overdue(running, view, num_output, now_s):
-            self.table.changed(instance)
 
     def remove(self, running: Running, held_tokens: int | None = None) -> None:
         """Remove a request that has ended or was stopped from the load of its instance.

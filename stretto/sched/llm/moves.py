@@ -72,7 +72,7 @@ class Moves:
             self._next_look_s = now_s + _LOOK_S
             suspects += islice(self._bound.longest(), MAX_ASKED)
         for instance in dict.fromkeys(suspects):
-            self._loads.note_overdue(instance, now_s)
+            self._loads.times.note_overdue(instance, self._loads.of(instance).values(), now_s)
             if self._has_become_slower(instance) and self._num_asks:
                 self._ask_heads(instance, now_s)
 

@@ -273,7 +273,7 @@ class LLMScheduler:
             case Done():
                 usage = event.usage
                 num_output = num_output_tokens(usage, event.value)
-                self._loads.answered(running, num_output, now_s)
+                self._loads.times.answered(running, num_output, now_s)
                 self._gate.ended(running.entry, running.item, usage)
                 self._remove(running, usage.num_cached_tokens if usage.num_prompt_tokens else None)
                 self._ahead.end(request.query, request.node.id)
