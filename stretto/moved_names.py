@@ -9,8 +9,8 @@ _SCHED = {
     ),
     "engines": ("batch_scheduler batch_tokens"),
     "llm": (
-        "bound_requests expected_outputs handed_over last_heard place_early place_late "
-        "placement_requests placing prefills_ahead reuse_forecasts reuse_times run_apart "
+        "bound_requests expected_outputs handed_over place_early place_late "
+        "placement_requests placing prefills_ahead reuse_forecasts run_apart "
         "running_request shared_context shown_parts"
     ),
 }
@@ -75,6 +75,12 @@ MOVED = {
     "sorted_queue": "model.sorted_queue",
     "tasks": "model.tasks",
     "vocabulary": "sched.vocabulary",
+    "runtime.instances.mailbox": "runtime.instances.thread",
+    "engines.written": "engines.transformer.running_task",
+    "sched.last_heard": "sched.llm.running_requests",
+    "sched.reuse_times": "sched.llm.reuse_forecasts",
+    "engines.batch.packed_linear": "engines.packed_matrix",
+    "engines.prompt_spaces": "cluster.prompt_keys",
     **{f"sched.{one}": f"sched.{to}.{one}" for to, names in _SCHED.items() for one in names.split()},
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""

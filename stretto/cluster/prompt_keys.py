@@ -175,3 +175,18 @@ def no_space(engine: str, replica: Replica) -> None:
     """Return None for every replica: the `space_of` function for engines whose instances do not report what
     their caches hold.
     """
+
+
+def prompt_space(engine: str, replica: Replica) -> PromptSpace | None:
+    """Return the rule by which the instances of a replica turn a prompt into hashes of
+    the KV blocks they cache.
+
+    The hashes are those with which they report what they have cached; None if they report nothing. The
+    executable's own `prompt_space` makes the rule for the replica's configuration.
+
+    Raises:
+        ConfigError: the tokenizer cannot be used.
+    """
+    says = getattr(replica.executable, "prompt_space", None)
+    space: PromptSpace | None = None if says is None else says(replica.instance_config())
+    return space

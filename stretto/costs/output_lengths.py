@@ -43,27 +43,11 @@ class OutputLengths:
         total = sum(length * weight for length, weight in zip(self.lengths, self.weights, strict=True))
         return total / self._sums[-1]
 
-    def draw(self, random: Random, num_generated: int = 0, limit: int | None = None) -> int:
-        """Draw a random length, in tokens, of an answer that has more than `num_generated` tokens.
-
-        It is cut off at `limit`, if there is one.
-        """
-        first = bisect_left(self.lengths, num_generated + 1) if num_generated else 0
-        before = self._sums[first - 1] if first else 0.0
-        if first == len(self.lengths):
-            length = num_generated + 1
-        else:
-            point = before + random.random() * (self._sums[-1] - before)
-            length = self.lengths[min(bisect_left(self._sums, point, first), len(self.lengths) - 1)]
+    def draw(self, random: Random, limit: int | None = None) -> int:
+        """Draw a random length of an answer, in tokens; it is cut off at `limit`, if there is one."""
+        point = random.random() * self._sums[-1]
+        length = self.lengths[min(bisect_left(self._sums, point), len(self.lengths) - 1)]
         return length if limit is None else min(length, limit)
-
-    def expected(self, num_generated: int = 0) -> float:
-        """Return the mean length, in tokens, of answers that have more than `num_generated` tokens."""
-        first = bisect_left(self.lengths, num_generated + 1) if num_generated else 0
-        if first == len(self.lengths):
-            return num_generated + 1.0
-        pairs = list(zip(self.lengths, self.weights, strict=True))[first:]
-        return sum(length * weight for length, weight in pairs) / sum(weight for _, weight in pairs)
 
     def with_observed(self, lengths: Iterable[int]) -> OutputLengths:
         """Return a copy of the distribution in which answers with these lengths are counted too."""

@@ -19,8 +19,8 @@ from stretto.apps.template import Configuration, Template
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.machine import Machine, check_deployments
 from stretto.cluster.messages import DrainHow, InstanceId
+from stretto.cluster.prompt_keys import prompt_space
 from stretto.costs.learned_work import NOTHING_LEARNED, LearnedWork
-from stretto.engines.prompt_spaces import prompt_space
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
 from stretto.model.deployment import Deployment
@@ -29,7 +29,6 @@ from stretto.model.foreign import described
 from stretto.model.replica import Replica
 from stretto.model.tasks import Objective
 from stretto.runtime.conditions import idle_conditions
-from stretto.runtime.first_starts import FirstStarts
 from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import (
     check_options,
@@ -41,6 +40,7 @@ from stretto.runtime.prepared_query import Preparation, PreparedQuery
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query, QueryOptions, StartedQuery
 from stretto.runtime.replica_changes import ReplicaChanges
+from stretto.runtime.running import FirstStarts
 from stretto.runtime.running_queries import RunningQueries
 from stretto.runtime.session import Session
 from stretto.sched.actions import Reply

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.cli.ask.sources import answer_source, lines_of_chunk, named_places
+from stretto.cli.ask.answers import answer_source, lines_of_chunk, named_places
 from stretto.model.values import Chunk, Hit, Mark
 
 PASSAGE = "The map was drawn\nby the captain. Rum was\nhis drink."

@@ -15,8 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from benchmarks.common.mini_model import MINI
-from stretto.engines.batch.packed_linear import PackedLinear, pack_linears
-from stretto.engines.packed_matrix import can_pack, works
+from stretto.engines.packed_matrix import PackedLinear, can_pack, pack_linears, works
 from stretto.engines.transformer.weights import Linear
 
 packing = pytest.mark.skipif(
@@ -112,7 +111,7 @@ def test_packing_works_only_if_both_operations_do() -> None:
 WHOLE = """
 import torch
 from torch import nn
-from stretto.engines.batch.packed_linear import pack_linears
+from stretto.engines.packed_matrix import pack_linears
 from stretto.engines.transformer.weights import Linear
 matrix = torch.eye(32, dtype=torch.bfloat16)
 layers = nn.Sequential(nn.Linear(32, 32, dtype=torch.bfloat16))

@@ -15,7 +15,7 @@ from support.virtual_loop import in_virtual_time
 
 from stretto import Runtime, deploy
 from stretto import programs as P
-from stretto.engines.written import as_written
+from stretto.engines.transformer.running_task import as_written
 from stretto.model.profile import Profile
 from stretto.model.tasks import Done, LLMTask
 from stretto.model.values import Segment

@@ -14,7 +14,7 @@ from stretto import Runtime
 from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.kv_events import BlockRemoved
 from stretto.cluster.messages import KVReport
-from stretto.engines.prompt_spaces import prompt_space
+from stretto.cluster.prompt_keys import prompt_space
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import Deployment, deploy

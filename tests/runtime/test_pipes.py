@@ -18,10 +18,10 @@ from support.virtual_loop import in_real_time
 
 from stretto.model.tasks import Task
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
-from stretto.runtime.instances.mailbox import Mailbox
 from stretto.runtime.instances.outbox import Outbox
 from stretto.runtime.instances.process_worker import Mail
 from stretto.runtime.instances.reading import MessageReading
+from stretto.runtime.instances.thread import Mailbox
 from stretto.runtime.worker import CloseEngine, Command, ForgetQuery, RunBatch
 from stretto.sched.engine_events import BatchDone, InstanceReady
 from stretto.sched.messages import Event

@@ -26,9 +26,8 @@ from stretto.programs.wire.json_parts import json_parts, value_parts
 from stretto.programs.wire.values import value_to_wire
 from stretto.service.app import ServiceApp
 from stretto.service.config import Limits, ServiceConfig
-from stretto.service.held_values import HeldValues
 from stretto.service.request import Admitted, ServiceRequest
-from stretto.service.tenants import Tenant
+from stretto.service.tenants import HeldValues, Tenant
 
 MB = 1_000_000
 

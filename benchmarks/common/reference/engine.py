@@ -16,7 +16,7 @@ from stretto.cluster.kv_events import KVEvent
 from stretto.engines.decoding import BASIC, max_new_tokens, refuse_others, without_wishes
 from stretto.engines.loading import one_load
 from stretto.engines.scripted.task_queue import TaskQueue
-from stretto.engines.written import as_written
+from stretto.engines.transformer.running_task import as_written
 from stretto.llm.output.output import DecodeOutput
 from stretto.llm.output.thoughts import Opening
 from stretto.model.errors import CapacityError, StrettoError, UserError

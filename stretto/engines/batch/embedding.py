@@ -180,7 +180,7 @@ def _load(config: EmbeddingConfig) -> _Model:
     with loading_model(config.model, 1):
         from sentence_transformers import SentenceTransformer
 
-        from stretto.engines.batch.packed_linear import pack_linears
+        from stretto.engines.packed_matrix import pack_linears
 
         model = SentenceTransformer(
             str(path),

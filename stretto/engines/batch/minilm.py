@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from stretto.engines.batch.packed_linear import packed_if_able
+from stretto.engines.packed_matrix import packed_if_able
 
 _Layer: TypeAlias = Callable[[Tensor], Tensor]
 _ATTENTION = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from stretto.engines.transformer.structured import Structure
 from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import Chosen, TokenChoice, TokenLogprobs
-from stretto.engines.written import as_written
 from stretto.llm.output.output import DecodeOutput
 from stretto.llm.output.sampling import is_plain_greedy
 from stretto.llm.sequence import TokenSequence
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Done, Failed, Finish, LLMEvent, LLMTask, Piece, Started, Usage
-from stretto.model.values import Segment, answer_segment
+from stretto.model.values import Segment, TokenIds, answer_segment
 
 _HELD_TOKENS = 32
 """Tokens whose text is one piece if nobody reads it before its end: telling costs as much as a small step."""
@@ -185,3 +184,24 @@ class RunningTask:
         if self.output.has_thoughts:  # the text is not that of the first tokens
             return answer_segment(text)
         return as_written(text, self.tokenizer, tokens, self._ends)
+
+
+def as_written(text: str, tokenizer: str, tokens: Sequence[int], ends: Sequence[int]) -> Segment:
+    """Return a text that an LLM has generated as a segment of a later prompt, with its tokens.
+
+    A token belongs to the text as a whole or not at all. Tokens at the end that add no character, such as the
+    first half of one, are left out.
+
+    Args:
+        text: the text as it was generated, up to a stop string.
+        tokenizer: name of the tokenizer.
+        tokens: the generated tokens; there may be more than belong to the text.
+        ends: number of characters up to the end of each token that belongs to the output.
+    """
+    num_tokens = num_chars = 0
+    for count, end in enumerate(ends, start=1):
+        if end > len(text):
+            break
+        if end > num_chars:
+            num_tokens, num_chars = count, end
+    return answer_segment(text, TokenIds(tokenizer, tuple(tokens[:num_tokens]), num_chars))

@@ -8,8 +8,6 @@ from stretto.runtime.instances.instance import Post
 from stretto.runtime.worker import Command, ForgetQuery, InstanceJob, RunBatch, died, not_started, run_batch
 from stretto.sched.engine_events import InstanceReady
 
-"""Exceptions that end an instance, and must not end the event loop that it runs on."""
-
 
 class LoopInstance:
     """An instance of an engine that runs its batches on the event loop itself, for batches that take

@@ -1,21 +1,32 @@
-"""An instance on a thread of its own."""
+"""An instance on a thread of its own, and the queues between it and the event loop.
+
+A thread waits for its queue with a read, and an event loop as for any other file.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
+import os
 import threading
 import time
+import weakref
+from collections import deque
+from typing import Generic, TypeVar
 
 from stretto.runtime.instances.instance import Post
-from stretto.runtime.instances.mailbox import Mailbox
 from stretto.runtime.worker import CloseEngine, Command, InstanceJob, StoppedTasks, StopTask, run_instance
 from stretto.sched.messages import Event
+
+T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 2.0
 _LAST_WAIT_S = 5.0
 _left: set[threading.Thread] = set()
 """Threads that were left running, as they did not end in time."""
+_ALL_WAKE_UPS = 4096
+"""Bytes that one read takes from the pipe: more than ever wait there in practice."""
 
 
 @atexit.register
@@ -72,3 +83,58 @@ class ThreadInstance:
     def _receive(self) -> None:
         for event in self._events.take_woken():
             self._post(event)
+
+
+class Mailbox(Generic[T]):
+    """A queue with one sending and one receiving thread. Items arrive in the order in which they were put.
+
+    The receiver is woken by a pipe. It is written to only if the queue was empty, so that a receiver that is
+    awake costs the sender no call to the system.
+
+    The pipe is closed when neither thread refers to the mailbox any more, as a thread that hangs may use it
+    late.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        weakref.finalize(self, _close, self._reading, self._writing)
+
+    def fileno(self) -> int:
+        """Return the file that can be read when items may be there."""
+        return self._reading
+
+    def put(self, item: T) -> None:
+        """Add an item, without waiting for anything."""
+        self._items.append(item)
+        if len(self._items) == 1:  # else the receiver is awake, or is being woken
+            with contextlib.suppress(BlockingIOError):  # so many wake-ups wait that one more says nothing
+                os.write(self._writing, b"\0")
+
+    def get(self) -> T:
+        """Wait for an item, and return it."""
+        while not self._items:
+            os.read(self._reading, _ALL_WAKE_UPS)
+        return self._items.popleft()
+
+    def empty(self) -> bool:
+        """Return whether no item waits, so that `get` would wait for one."""
+        return not self._items
+
+    def take_woken(self) -> list[T]:
+        """Return all items. To be called when the file can be read; else it waits."""
+        os.read(self._reading, _ALL_WAKE_UPS)
+        return self.take()
+
+    def take(self) -> list[T]:
+        """Return all items that are there."""
+        items = []
+        while self._items:
+            items.append(self._items.popleft())
+        return items
+
+
+def _close(*files: int) -> None:
+    for file in files:
+        os.close(file)
