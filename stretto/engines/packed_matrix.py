@@ -1,4 +1,5 @@
-"""Matrices of weights, and linear layers of `torch.nn`, that are laid out once as the processor's matrix units read them.
+"""Matrices of weights, and linear layers of `torch.nn`, laid out once as the processor's matrix units read
+them.
 
 torch lays out a plain bfloat16 matrix anew in each call. That is little beside a batch of many rows, but a
 third of the time of an LLM's step with few rows, and a fifth of the time of embedding a single text.
