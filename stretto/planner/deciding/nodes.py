@@ -9,7 +9,7 @@ from stretto.graph.text import print_graph
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
 from stretto.planner.deciding.app import DecidingApp
-from stretto.planner.deciding.query_calls import Place, first_steps
+from stretto.planner.deciding.joined_parts import Place, first_steps
 
 _MARK = " #"
 

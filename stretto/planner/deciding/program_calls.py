@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.values import Failure
-from stretto.planner.deciding.query_calls import Expand, Place, QueryCalls
+from stretto.planner.deciding.joined_parts import Place
+from stretto.planner.deciding.query_calls import Expand, QueryCalls
 from stretto.programs.decided import DecidedProgram, Later, ProgramRun
 from stretto.programs.fragment import Fragment, WaitingCall
 from stretto.sched.queries.outcome import Outcome
@@ -104,7 +105,7 @@ class ProgramCalls(QueryCalls):
         egraph, names = self._compile(fragment)
         bind, values = fragment.bind(names)
         reads = [self._behind.get(bind.get(name, ""), frozenset()) for name in egraph.inputs]
-        part = self._join(egraph, self._answered, reads)
+        part = self._parts.join(egraph, self._answered, reads)
         for name, value, _ in egraph.outputs:
             self._behind[bind[name]] = part.behind(value)
         return self._machine.extend(egraph, bind, values)

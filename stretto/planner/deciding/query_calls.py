@@ -6,10 +6,7 @@ with real ones, make the calls that the app makes when it is asked.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 
 from stretto.graph.execution_graph import ExecutionGraph, Node
@@ -17,13 +14,12 @@ from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.record import record
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.model.values import KV, Failure, Prompt
+from stretto.planner.deciding.joined_parts import JoinedParts, Place
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.request import StepRequest
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.turn_work import TurnWork
 
-Place = tuple[str, int]
-"""A step of a query: its name, and how many steps of this name were in the query's graph before it."""
 Expand = Callable[[str, Mapping[str, object]], ExecutionGraph]
 _NUMBER_BYTES = 7
 
@@ -55,48 +51,6 @@ class QueryCall:
         return int.from_bytes(blake2b(data, digest_size=_NUMBER_BYTES).digest(), "big")
 
 
-@dataclass(slots=True)
-class _Part:
-    """A graph that has joined that of the query.
-
-    Attributes:
-        base: id of its first node in the query.
-        outer: steps without whose answers it would not be there.
-        reads: steps that each of its inputs comes of, besides.
-        places: the place of each of its LLM steps, by the node's number in the part.
-        grown: parts that its `expand` nodes have become, by the node's number.
-    """
-
-    egraph: ExecutionGraph
-    base: int
-    outer: frozenset[Place]
-    places: dict[int, Place]
-    reads: Sequence[frozenset[Place]] = ()
-    grown: dict[int, _Part] = field(default_factory=dict)
-
-    def before(self, node: Node) -> frozenset[Place]:
-        """Return the steps that a node, by its number in the part, waits for."""
-        found = self.outer
-        for arg in node.ins:
-            found |= self.behind(arg.value)
-        return found
-
-    def behind(self, value: int) -> frozenset[Place]:
-        """Return the steps that a value comes of, up to the nearest answers."""
-        inputs = len(self.egraph.inputs)
-        if value < inputs:
-            return self.outer | self.reads[value] if self.reads else self.outer
-        node = next(node for node in self.egraph.nodes if value in node.outs)
-        if node.id in self.places:
-            return frozenset({self.places[node.id]})
-        part = self.grown.get(node.id)
-        if part is None:
-            return self.before(node)
-        outs = part.egraph.outputs
-        inner = (part.behind(value) for _, value, _ in outs)
-        return self.before(node).union(*inner)
-
-
 class QueryCalls:
     """The calls of one query.
 
@@ -117,9 +71,7 @@ class QueryCalls:
         self._expand = expand
         self._turn = TurnWork()
         self._machine = SessionMachine("query", QueryRecord(is_streamed=False), self._expanded, self._turn)
-        self._parts: list[_Part] = []
-        self._num_nodes = 0
-        self._num_of: Counter[str] = Counter()
+        self._parts = JoinedParts()
         self._expanded_nodes: set[int] = set()
 
     @property
@@ -147,23 +99,22 @@ class QueryCalls:
         """Yield the steps of the present graph that may still make calls, each with its engine."""
         for node in self._machine.open_nodes():
             if node.decode is not None:
-                yield self._place(node), node.engine or ""
+                yield self._parts.place(node), node.engine or ""
 
     def num_joined(self, step: str) -> int:
         """Return how many steps of a name the query's graph has had so far."""
-        return self._num_of[step]
+        return self._parts.num_of[step]
 
     @property
     def may_grow(self) -> bool:
         """Whether a step may still become a graph that is not known yet."""
-        return any(_is_expand(node) and node.id not in self._expanded_nodes for node in self._open())
+        return any(
+            _is_expand(node) and node.id not in self._expanded_nodes for node in self._machine.open_nodes()
+        )
 
     def _begun(self, inputs: Mapping[str, object]) -> Outcome:
-        self._join(self._egraph, frozenset())
+        self._parts.join(self._egraph, frozenset())
         return self._machine.submit(self._egraph, inputs)
-
-    def _open(self) -> Iterable[Node]:
-        return self._machine.open_nodes()
 
     def _taken(self, outcome: Outcome) -> list[QueryCall]:
         calls: list[QueryCall] = []
@@ -191,58 +142,20 @@ class QueryCalls:
         node = request.node
         assert request.decode is not None
         assert node.engine is not None
-        part = self._part(node.id)
-        local = part.egraph.nodes[node.id - part.base]
-        waits = part.before(local)
-        place = self._place(node)
+        part, local = self._parts.find(node.id)
+        waits, place = part.before(local), self._parts.place(node)
         for at, prompt in enumerate(request.prompts):
             yield QueryCall(node.id, request.lo + at, place, node.engine, prompt, request.decode, waits)
-
-    def _part(self, node: int) -> _Part:
-        return self._parts[bisect_right(self._parts, node, key=lambda part: part.base) - 1]
-
-    def _place(self, node: Node) -> Place:
-        """Return the place of a decode, or of the prefill that one runs with."""
-        part = self._part(node.id)
-        return part.places[(node.id if node.fused is None else node.fused) - part.base]
 
     def _expanded(self, body: str, inputs: Mapping[str, object]) -> ExecutionGraph:
         """Return the graph that the step which is expanded now becomes."""
         graph = self._machine.graph
-        node = next(one for one in self._open() if _is_expand(one) and graph.has_opened(one))
+        node = next(one for one in self._machine.open_nodes() if _is_expand(one) and graph.has_opened(one))
         sub = self._expand(body, inputs)
         self._expanded_nodes.add(node.id)
-        part = self._part(node.id)
-        local = part.egraph.nodes[node.id - part.base]
-        part.grown[local.id] = self._join(sub, part.before(local))
+        part, local = self._parts.find(node.id)
+        part.grown[local.id] = self._parts.join(sub, part.before(local))
         return sub
-
-    def _join(
-        self, egraph: ExecutionGraph, outer: frozenset[Place], reads: Sequence[frozenset[Place]] = ()
-    ) -> _Part:
-        part = _Part(egraph, self._num_nodes, outer, _places(egraph, self._num_of), reads)
-        self._num_nodes += len(egraph.nodes)
-        self._parts.append(part)
-        return part
-
-
-def first_steps(egraph: ExecutionGraph) -> Iterator[tuple[Place, Node, frozenset[Place]]]:
-    """Yield the LLM steps of the graph that a query begins with: the decode, and the steps before it."""
-    part = _Part(egraph, 0, frozenset(), _places(egraph, Counter()))
-    for number, place in part.places.items():
-        decode = egraph.nodes[number]
-        prefill = decode if decode.fused_into is None else egraph.nodes[decode.fused_into]
-        yield place, decode, part.before(prefill)
-
-
-def _places(egraph: ExecutionGraph, num_of: Counter[str]) -> dict[int, Place]:
-    """Return the places of a graph's LLM steps, and count them by name."""
-    places: dict[int, Place] = {}
-    for node in egraph.nodes:
-        if node.decode is not None:
-            places[node.id] = node.name, num_of[node.name]
-            num_of[node.name] += 1
-    return places
 
 
 def check_llm_alone(egraph: ExecutionGraph, name: str) -> None:

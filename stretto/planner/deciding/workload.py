@@ -20,8 +20,9 @@ from stretto.planner.answers_so_far import AnswersSoFar
 from stretto.planner.application import AppRequest, ModelNode
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import DecidingApp
+from stretto.planner.deciding.joined_parts import Place
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes, node_name, step_of_node
-from stretto.planner.deciding.query_calls import Place, QueryCall
+from stretto.planner.deciding.query_calls import QueryCall
 from stretto.planner.drawn_calls import DrawnCalls, NodeCalls
 from stretto.planner.feed import Feed
 from stretto.planner.workload import believed_lengths, ready_calls
