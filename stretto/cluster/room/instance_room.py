@@ -9,6 +9,9 @@ from stretto.cluster.room.call_means import CallMeans
 from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.kv_belief import KVBelief
 
+_PRESSED = 0.5
+"""Part of the memory from which on it matters what prompts share, and where requests go."""
+
 
 class InstanceRoom:
     """The KV memory of one instance, and the contexts that have room there.
@@ -40,6 +43,11 @@ class InstanceRoom:
     def claims(self) -> float:
         """Tokens that the contexts inside take, with what their next calls add."""
         return self.blocks.tokens + self._tail_tokens + len(self.inside) * self._means.per_call
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether so much of the memory is taken that it matters what prompts share."""
+        return self.claims > _PRESSED * self.belief.tokens
 
     def adds(self, context: Context) -> float:
         """Return the tokens that a context outside would add to those inside, with what a call adds."""

@@ -110,7 +110,8 @@ class Room:
         `prefill_s` is the predicted seconds of the prefill of a token there.
         """
         if instance not in self.instances:
-            self._rooms.add(InstanceRoom(instance, kv_tokens, prefill_s, self._rooms.means))
+            new = InstanceRoom(instance, kv_tokens, prefill_s, self._rooms.means)
+            self._rooms.by_id[instance] = new
         self._rooms.serve(instance, is_serving=True)
         self._may_admit = True
 
@@ -146,7 +147,7 @@ class Room:
         """Whether something is held, or likely to come back. If not, requests of programs that do not come
         back need not be made known.
         """
-        return bool(self.held) or self._rooms.is_any_inside
+        return bool(self.held) or any(room.inside for room in self.instances.values())
 
     @property
     def wants_blocks(self) -> bool:
@@ -307,7 +308,7 @@ class Room:
 
     def claimed(self) -> dict[InstanceId, int]:
         """Return how many tokens the contexts inside take of each instance's memory."""
-        return self._rooms.claimed()
+        return {room.id: round(room.claims) for room in self.instances.values()}
 
     def look(self, now_s: float) -> None:
         """Let contexts leave that have been silent for too long, so that `claimed` is that of now. While
@@ -458,7 +459,7 @@ class Room:
         if not context.is_inside:
             room.enter(context)
         context.in_lane = False
-        self._wants_blocks = self._wants_blocks or self._rooms.is_pressed(room)
+        self._wants_blocks = self._wants_blocks or room.is_pressed
         is_bound = self._wants_blocks and len(self.instances) > 1
         return Entered(context.request, room.id if is_bound else None, held_s)
 

@@ -15,14 +15,13 @@ _PASSED_FOR = 8.0
 """Times that the whole memory could be computed while what is next lets others pass. Then they give way."""
 _LANE_SIZE, _LANE_IN_FLIGHT = 0.02, 0.05
 """Parts of the memory that one request by the lane may take, and all of them together."""
-_PRESSED = 0.5
 
 
 class Rooms:
     """The memories of all instances.
 
     Attributes:
-        by_id: memories of all instances, by instance.
+        by_id: memories of all instances, by instance. Nothing enters at a new one before `serve`.
         serving: memories of the instances where contexts may enter.
         cleared: instance where nothing enters or goes on but `cleared_for`, which has been next for too long.
     """
@@ -33,10 +32,6 @@ class Rooms:
         self.means = CallMeans()
         self.cleared: InstanceRoom | None = None
         self.cleared_for: Context | None = None
-
-    def add(self, room: InstanceRoom) -> None:
-        """Add the memory of an instance, where nothing enters before `serve`."""
-        self.by_id[room.id] = room
 
     def serve(self, instance: InstanceId, *, is_serving: bool) -> None:
         """Let contexts enter at an instance, or not any more."""
@@ -57,15 +52,6 @@ class Rooms:
         assert context.is_inside
         assert context.instance is not None
         return self.by_id[context.instance]
-
-    @property
-    def is_any_inside(self) -> bool:
-        """Whether a context has room somewhere."""
-        return any(room.inside for room in self.by_id.values())
-
-    def is_pressed(self, room: InstanceRoom) -> bool:
-        """Whether so much of a memory is taken that it matters what prompts share, and where requests go."""
-        return room.claims > _PRESSED * room.belief.tokens
 
     def least_need(self, context: Context) -> float:
         """Return how many tokens a context outside adds where it adds the fewest."""
@@ -154,10 +140,6 @@ class Rooms:
         if room is None or not (context.is_computed and room.is_serving):
             return None
         return room if need <= min(_lane_free(room), _LANE_SIZE * room.belief.tokens) else None
-
-    def claimed(self) -> dict[InstanceId, int]:
-        """Return how many tokens the contexts inside take of each instance's memory."""
-        return {room.id: round(room.claims) for room in self.by_id.values()}
 
     def _largest(self) -> float:
         """Return the tokens of the largest memory where contexts may enter."""
