@@ -7,7 +7,7 @@ _SCHED = {
         "attempts demand gathering graph_scheduler live_graph node_state one_call outcome prepare "
         "request results session shown_text splicing streams task_groups"
     ),
-    "engines": ("batch_scheduler batch_tokens"),
+    "engines": "batch_scheduler",
     "llm": (
         "bound_requests expected_outputs handed_over place_early place_late "
         "placement_requests placing prefills_ahead reuse_forecasts run_apart "
@@ -81,6 +81,7 @@ MOVED = {
     "sched.reuse_times": "sched.llm.reuse_forecasts",
     "engines.batch.packed_linear": "engines.packed_matrix",
     "engines.prompt_spaces": "cluster.prompt_keys",
+    "sched.batch_tokens": "sched.engines.batch_filling",
     **{f"sched.{one}": f"sched.{to}.{one}" for to, names in _SCHED.items() for one in names.split()},
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""

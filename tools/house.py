@@ -29,7 +29,7 @@ LARGE_AS_THEY_ARE: Mapping[str, Sequence[str]] = {
     "one method for each event of a state machine": (
         *("System", "BatchScheduler", "LLMScheduler", "SessionMachine", "GraphScheduler"),
         *("Fleet", "OpenBatches", "RouterState", "RoomGate", "RoomAtWorkers", "ProgramAccount", "Workers"),
-        *("Announcer", "EngineQueue"),
+        *("Announcer", "EngineQueue", "Room"),
     ),
     "the contract of an instance, on the path of each step": (
         "LocalScheduler",
@@ -48,8 +48,9 @@ import runpy, sys, threading
 files = set()
 def follow(frame, event, arg):
     code = frame.f_code
-    # Bodies of modules and classes run when a file is imported; only functions count.
-    if event == "call" and code.co_flags & 2 and "/{PACKAGE}/" in code.co_filename:
+    # Bodies of modules and classes, and the loops in them, run when a file is imported; only functions count.
+    caller = frame.f_back.f_code if code.co_name[0] == "<" and frame.f_back else code
+    if event == "call" and code.co_flags & caller.co_flags & 2 and "/{PACKAGE}/" in code.co_filename:
         files.add(code.co_filename)
 threading.setprofile(follow)
 sys.setprofile(follow)

@@ -4,12 +4,14 @@ instance is told of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from stretto.cluster.fleet import Fleet
 from stretto.cluster.messages import InstanceId
 from stretto.model.errors import InternalError
+from stretto.model.foreign import raised
+from stretto.model.references import load_inputs
 from stretto.model.replica import Engine
 from stretto.model.tasks import Task
 from stretto.sched.engines.batch_retries import BatchRetries
@@ -156,3 +158,27 @@ def _part_of(request: StepRequest, lo: int, hi: int) -> Mapping[str, object]:
         assert isinstance(column, Sequence)
         inputs[port] = column[lo - request.lo : hi - request.lo]
     return inputs
+
+
+def num_batch_tokens(parts: Iterable[tuple[QueueEntry, int, int]]) -> int | None:
+    """Return the estimated tokens of the texts of a batch, whose parts are items `lo` to `hi` of entries.
+
+    None if the time of a part's op does not depend on texts, or if its inputs are no texts or lost, as its
+    engine will say.
+    """
+    num_tokens = 0
+    for entry, lo, hi in parts:
+        request = entry.request
+        tokens_of = request.node.spec.tokens
+        if tokens_of is None:
+            return None
+        for item in range(lo - request.lo, hi - request.lo):
+            row = {
+                port: value[item] if port in request.each else value  # type: ignore[index]
+                for port, value in request.inputs.items()
+            }
+            try:
+                num_tokens += tokens_of(load_inputs(row))
+            except raised():
+                return None
+    return num_tokens

@@ -20,9 +20,8 @@ from stretto.model.errors import BadReply, BadServer, EngineTimeout, StrettoErro
 from stretto.model.profile import Profile
 from stretto.model.replica import Engine
 from stretto.sched.actions import Action, CancelTask, StartBatch
-from stretto.sched.engines.batch_filling import BatchFilling, FilledBatch, task_of
+from stretto.sched.engines.batch_filling import BatchFilling, FilledBatch, num_batch_tokens, task_of
 from stretto.sched.engines.batch_retries import BatchRetries, RunningBatch
-from stretto.sched.engines.batch_tokens import num_batch_tokens
 from stretto.sched.engines.idle_instances import IdleInstances
 from stretto.sched.engines.instances import EngineInstances
 from stretto.sched.engines.kept_state import KeptState
