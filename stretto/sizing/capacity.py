@@ -15,14 +15,13 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.sizing.load import Load, Unit
+from stretto.sizing.measured import MOST_TIMES
 
 _STEP = 1.05
 _GALLOP = 6
 """Levels between two loads that are tried while the capacity is not enclosed: a third more."""
 _BESIDE = 2
 """Levels on each side of a capacity that are tried."""
-_MOST_TIMES = 4.0
-"""What is this much above or below the limit counts as no more: a run that misses by far is ended early."""
 _LEAST_PER_S = 1e-4
 _MOST = {"sessions": 100_000.0, "per_s": 100_000.0}
 
@@ -131,7 +130,7 @@ def crossing(tried: Mapping[int, float]) -> int | None:
     """
     pools: list[tuple[float, int, int]] = []
     for level in sorted(tried):
-        total, number = math.log(min(max(tried[level], 1 / _MOST_TIMES), _MOST_TIMES)), 1
+        total, number = math.log(min(max(tried[level], 1 / MOST_TIMES), MOST_TIMES)), 1
         while pools and pools[-1][0] / pools[-1][1] > total / number:
             before, num_before, _ = pools.pop()
             total, number = total + before, number + num_before

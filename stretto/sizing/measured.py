@@ -2,16 +2,20 @@
 
 A run that misses is ended early. Requests and jobs that still run count then with the time that they have
 taken at least, those from before the measured time with the time since it began: so a fleet on which all
-wait is found out soon, though nothing ends.
+wait is found out soon, though nothing ends. When nothing more begins that counts, a run ends as soon as what
+still runs changes no statistic any more, or one is beyond all doubt.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stretto.sizing.objectives import Objective
 
+MOST_TIMES = 4.0
+"""What is this much above or below a limit counts as no more."""
 _CUT_TIMES, _CUT_MORE = 1.5, 20
 """A run is ended when so many times the expected samples above a limit, and some more, are there."""
 
@@ -92,6 +96,45 @@ class Measures:
                 if one.value_s(found) > one.limit_s:
                     self.samples.seconds[one.time] = found
                     self._cut()
+
+    def settle(
+        self,
+        over: Sequence[tuple[str, float]],
+        running: Sequence[tuple[str, float]],
+        stuck: Sequence[tuple[str, float]],
+    ) -> None:
+        """End the run if all statistics are known, whatever becomes of what still runs, or if one is
+        `MOST_TIMES` its limit already. Nothing more begins that counts.
+
+        Args:
+            over: times that are over and not noted yet, each with its seconds.
+            running: times that are not, with their seconds until now.
+            stuck: those of them that may count or not, as they are from before the measured time.
+        """
+        seconds = self.samples.seconds
+
+        def of(times: Sequence[tuple[str, float]], one: Objective) -> list[float]:
+            return [value_s for time, value_s in times if time == one.time]
+
+        def least_and_most_s(one: Objective) -> tuple[float, float]:
+            known, mine, more = seconds[one.time] + of(over, one), of(running, one), of(stuck, one)
+            if not known and not mine:
+                return 0.0, 0.0
+            without = known + len(mine) * [math.inf]
+            return (
+                min(one.value_s(known + mine), one.value_s(known + mine + more)),
+                max(one.value_s(without), one.value_s(without + len(more) * [math.inf])),
+            )
+
+        bounds_s = [least_and_most_s(one) for one in self._objectives]
+        is_known = all(least_s == most_s for least_s, most_s in bounds_s)
+        pairs = zip(bounds_s, self._objectives, strict=True)
+        if is_known or any(least_s >= MOST_TIMES * one.limit_s for (least_s, _), one in pairs):
+            for time, value_s in (*over, *running):
+                if time != "per_token":
+                    seconds[time].append(value_s)
+            self.samples.is_cut = not is_known
+            raise Enough
 
     def _misses(self, one: Objective, num_more: int, more_s: float) -> bool:
         """Return whether an objective is surely missed, with some more samples above its limit."""

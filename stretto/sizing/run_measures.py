@@ -60,6 +60,7 @@ class RunMeasures:
     def __init__(
         self, traffic: Traffic, load: Load, objectives: Sequence[Objective], window: Window, *, cuts: bool
     ) -> None:
+        self._cuts = cuts
         num_jobs = load.jobs_per_s(traffic) * (window.end_s - window.warm_s) if cuts else math.inf
         num_requests = num_jobs * traffic.requests_per_job
         expected = {"first_token": num_requests, "per_token": num_requests, "job": num_jobs}
@@ -130,6 +131,24 @@ class RunMeasures:
         jobs = [("job", now_s - job.start_s) for job in self.jobs.values() if job.is_measured]
         stuck = [("job", now_s - warm_s) for sent in self.sent.values() if self._is_stuck(sent)]
         self._measures.check([*waiting, *jobs, *stuck])
+        if self._cuts and now_s >= self._window.end_s:
+            self._settle(jobs, now_s)
+
+    def _settle(self, jobs: Sequence[tuple[str, float]], now_s: float) -> None:
+        """End the run if what still runs changes nothing that matters."""
+        measured = [sent for sent in self.sent.values() if sent.is_measured]
+        begun = [("first_token", sent.first_s - sent.at_s) for sent in measured if sent.first_s is not None]
+        waiting = [("first_token", now_s - sent.at_s) for sent in measured if sent.first_s is None]
+        stuck = [sent for sent in self.sent.values() if self._is_stuck(sent)]
+        unknown = [("per_token", 0.0) for _ in measured]
+        self._measures.settle(
+            begun,
+            [*waiting, *jobs, *unknown],
+            [
+                *(("first_token", now_s - sent.at_s) for sent in stuck),
+                *(("job", now_s - sent.running.start_s) for sent in stuck),
+            ],
+        )
 
     def is_over(self, now_s: float) -> bool:
         """Return whether all that is measured is known: where only first tokens count, answers may go on."""
