@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -36,12 +37,12 @@ class PlanOptions:
     """The options of `stretto plan`."""
 
     app: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="Application: a YAML file with its nodes or template, or a template as FILE.py:NAME.",
             metavar="APP",
         ),
-    ]
+    ] = None
     requests: Annotated[
         Path, typer.Option("--requests", help="Requests: a file of JSON lines.", metavar="FILE")
     ]
@@ -90,7 +91,13 @@ def plan(given: PlanOptions) -> None:
     by = parsing.planner(given.planner)
     if given.html is not None:
         parsing.checked_target("--html", given.html)
-    problem, counted_by = _problem(given)
+    if given.app is None:
+        raise ConfigError(
+            "name an application: stretto plan APP --requests FILE. A Batch file needs none where it is "
+            "answered: stretto run-plan --requests FILE --out FILE"
+        )
+    with contextlib.redirect_stdout(sys.stderr):  # an app in Python may print
+        problem, counted_by = _problem(given, given.app)
     if given.graph:
         from stretto.cli.found_plan import model_graph
 
@@ -101,7 +108,8 @@ def plan(given: PlanOptions) -> None:
     from stretto.cli.found_plan import plan_notes, plan_rows, print_plan
     from stretto.planner.gantt_page import gantt_page
 
-    planned = _planned(problem, by, given.seconds, counted_by)
+    with contextlib.redirect_stdout(sys.stderr):
+        planned = _planned(problem, by, given.seconds, counted_by)
     if given.html is not None:
         rows, notes = list(plan_rows(planned)), list(plan_notes(planned))
         page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine, rows, notes)
@@ -112,7 +120,7 @@ def plan(given: PlanOptions) -> None:
         print_plan(planned)
 
 
-def _problem(given: PlanOptions) -> tuple[Problem, CountedBy]:
+def _problem(given: PlanOptions, app: Path) -> tuple[Problem, CountedBy]:
     """Return what is planned: an application, its requests and a machine; and where the lengths of prompts
     come from.
     """
@@ -126,7 +134,7 @@ def _problem(given: PlanOptions) -> tuple[Problem, CountedBy]:
     from stretto.planner.token_counts import TextTokens
 
     try:
-        application = read_application(given.app)
+        application = read_application(app)
         tokens = TextTokens(node.model for node in application.nodes)
         requests = read_requests(given.requests, tokens, application)
         application = tokens.counted(application)

@@ -186,3 +186,29 @@ def test_a_search_that_is_ended_leaves_the_best_plan_so_far(
     assert ended.code == 0, ended
     assert "the search was ended; the best plan so far is shown" in ended.err
     assert json.loads(ended.out)["planner"] == "so far"
+
+
+def test_what_an_app_prints_is_no_part_of_the_json(stretto: CommandLine, tmp_path: Path) -> None:
+    source, requests = tmp_path / "app.py", tmp_path / "in.jsonl"
+    source.write_text(
+        "from stretto import programs as P\n\n\n"
+        '@P.SemanticFunction(engine="mpt-7b-chat", max_tokens=9)\n'
+        "def reply(question: P.SemanticVariable):\n"
+        '    """{{input:question}} {{output:answer}}"""\n\n\n'
+        "def answer(question):\n"
+        '    print("asked")\n'
+        "    return reply(question)\n",
+        "utf-8",
+    )
+    requests.write_text('{"custom_id": "a", "prompt": "why?"}', "utf-8")
+    options = ("--planner", "max_heuristic", "--draws", "1", "--json")
+    ended = stretto("plan", f"{source}:answer", "--requests", requests, *options)
+    assert ended.code == 0, ended
+    assert json.loads(ended.out)["predicted_s"]
+    assert "asked" in ended.err
+
+
+def test_a_plan_needs_an_application(stretto: CommandLine, files: tuple[Path, Path]) -> None:
+    ended = stretto("plan", "--requests", files[1])
+    assert ended.code == 2
+    assert "stretto run-plan --requests FILE" in ended.err
