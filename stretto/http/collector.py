@@ -6,13 +6,14 @@ import gc
 
 _YOUNG_OBJECTS = 5_000
 _MOST_YOUNG = 1
-_MOST_MIDDLE = 10_000
+_MOST_MIDDLE = 100
 
 
 def spare_collector() -> None:
     """Let the garbage collector of this process look at nothing that the start has made, at new objects less
-    often, twice at most, and then once in some hundred million: calls leave no cycles behind, and looking for
-    them is a tenth of their cost. So no look but the last is at more than some `3 * _YOUNG_OBJECTS` objects.
+    often, twice at most, and at all objects once in a million new ones, as is usual: calls leave no cycles
+    behind, and looking for them is a tenth of their cost. So most looks are at few objects, and take little
+    time.
     """
     gc.collect()
     gc.freeze()

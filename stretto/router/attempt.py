@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from time import monotonic
-from typing import ParamSpec, Protocol
+from typing import Protocol
 
 from stretto.http.client.answer_parser import AnswerParser
 from stretto.http.client.connection import ServerConnection, ServerConnections
 from stretto.model.errors import EngineFailure
 
 _log = logging.getLogger(__name__)
-_P = ParamSpec("_P")
 
 
 class AttemptOwner(Protocol):
@@ -108,7 +106,10 @@ class Attempt:
         """Pass the head of the answer on."""
         self.last_s = monotonic()
         self.has_bytes = True
-        self._tell(self._owner.on_head, answer)
+        try:
+            self._owner.on_head(answer)
+        except Exception:
+            self._break()
 
     def on_body(self, data: bytes) -> None:
         """Pass a part of the body on."""
@@ -121,7 +122,10 @@ class Attempt:
     def on_end(self) -> None:
         """Pass the end of the answer on; the connection may already carry another request."""
         self._connection = None
-        self._tell(self._owner.on_end)
+        try:
+            self._owner.on_end()
+        except Exception:
+            self._break()
 
     def on_lost(self, failure: EngineFailure, *, was_idle: bool) -> None:
         """Handle the loss of the connection."""
@@ -129,16 +133,16 @@ class Attempt:
         if was_idle:
             self._connect()
         else:
-            self._tell(self._owner.on_failed, failure, was_sent=True)
+            self._fail(failure, was_sent=True)
 
-    def _tell(self, report: Callable[_P, None], *arguments: _P.args, **named: _P.kwargs) -> None:
-        """Report to the owner. An error in there ends this request, and nothing else."""
+    def _fail(self, failure: EngineFailure, *, was_sent: bool) -> None:
         try:
-            report(*arguments, **named)
+            self._owner.on_failed(failure, was_sent=was_sent)
         except Exception:
             self._break()
 
     def _break(self) -> None:
+        """End this request after an error in a report to its owner, and nothing else."""
         _log.exception("an answer could not be taken")
         self._owner.on_broken()
 
@@ -156,7 +160,7 @@ class Attempt:
             connection = await self._connections.connect()
         except EngineFailure as failure:
             self._connecting = None
-            self._tell(self._owner.on_failed, failure, was_sent=self._was_sent)
+            self._fail(failure, was_sent=self._was_sent)
             return
         self._connecting = None
         self._start(connection)

@@ -190,8 +190,10 @@ class RoutedExchange:
 
     def _leave(self, status: int, now_s: float) -> None:
         """Note the end of the request."""
-        self.end_second()
-        self.attempts.count_pause()
+        if self.attempts.second is not None:
+            self.end_second()
+        if self.attempts.is_paused:
+            self.attempts.count_pause()
         self.trace.end(status, now_s)
 
     def let_go(self) -> None:

@@ -103,17 +103,20 @@ class Observers:
     """
 
     def __init__(self, observers: Iterable[Observer]) -> None:
-        self._observers = list(observers)
-        self.are_any = bool(self._observers)
         self.dropped: list[tuple[Observer, BaseException]] = []
+        self._set(list(observers))
 
     def __bool__(self) -> bool:
         return self.are_any
 
     def add(self, observer: Observer) -> None:
         """Let one more observer see the run from now on."""
-        self._observers = [*self._observers, observer]
-        self.are_any = True
+        self._set([*self._observers, observer])
+
+    def _set(self, observers: list[Observer]) -> None:
+        self._observers = observers
+        self.are_any = bool(observers)
+        self._of_arrivals = [one for one in observers if _sees(one, "on_request_arrived")]
 
     def on_event(self, event: Event, now_s: float) -> None:
         """Pass an event to all observers."""
@@ -149,7 +152,7 @@ class Observers:
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Pass a request that has arrived to all observers."""
-        for observer in self._observers:
+        for observer in self._of_arrivals:
             try:
                 observer.on_request_arrived(trace, now_s)
             except raised() as error:
@@ -176,11 +179,7 @@ class Observers:
         time.
         """
         for observer in self._observers:
-            calls = {
-                name: getattr(observer, name)
-                for name in _OF_REQUESTS
-                if getattr(type(observer), name) is not getattr(Observer, name)
-            }
+            calls = {name: getattr(observer, name) for name in _OF_REQUESTS if _sees(observer, name)}
             try:
                 for name, trace, value in happened:
                     if (call := calls.get(name)) is not None:
@@ -190,7 +189,11 @@ class Observers:
 
     def _drop(self, observer: Observer, error: BaseException) -> None:
         """Remove an observer that raised, by a new list: the old one may be in a loop."""
-        self._observers = [other for other in self._observers if other is not observer]
-        self.are_any = bool(self._observers)
+        self._set([other for other in self._observers if other is not observer])
         self.dropped.append((observer, error))
         _log.warning("%s raised and observes the run no more", type(observer).__name__, exc_info=error)
+
+
+def _sees(observer: Observer, name: _Name) -> bool:
+    """Return whether an observer has a method of its own, which does something."""
+    return getattr(type(observer), name, None) is not getattr(Observer, name)

@@ -50,7 +50,7 @@ class ServerConnection(asyncio.Protocol):
         self._num_requests = 0
         self._has_bytes = False
         self._has_told_head = False
-        self._spoke_unasked = self._is_tls = False
+        self._spoke_unasked = self._is_tls = self._is_paused = False
 
     def start(self, head: bytes, body: bytes, receiver: Receiver) -> None:
         """Send a request in two parts, of which the second may be empty; `receiver` gets the answer."""
@@ -76,11 +76,13 @@ class ServerConnection(asyncio.Protocol):
     def pause(self) -> None:
         """Read no more of the answer until `resume`."""
         if self._transport is not None:
+            self._is_paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Go on reading."""
-        if self._transport is not None:
+        if self._transport is not None and self._is_paused:
+            self._is_paused = False
             self._transport.resume_reading()
 
     @property
