@@ -29,7 +29,7 @@ LARGE_AS_THEY_ARE: Mapping[str, Sequence[str]] = {
     "one method for each event of a state machine": (
         *("System", "BatchScheduler", "LLMScheduler", "SessionMachine", "GraphScheduler"),
         *("Fleet", "OpenBatches", "RouterState", "RoomGate", "RoomAtWorkers", "ProgramAccount", "Workers"),
-        *("Announcer", "EngineQueue", "Room"),
+        *("EngineQueue", "Room"),
     ),
     "the contract of an instance, on the path of each step": (
         "LocalScheduler",

@@ -9,7 +9,7 @@ through other routers, so that a router which is started again learns what its o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from msgspec.structs import replace
@@ -76,11 +76,6 @@ class Announcer:
         self._asked: set[str] = set()
         self._gives_history = False
         self._snapshot_s = self._beat_s = self._waits_s = 0.0
-
-    @property
-    def running(self) -> Mapping[int, SentRecord]:
-        """The attempts that run here, by number."""
-        return self._running
 
     def sent(self, record: SentRecord) -> None:
         """Note that a request was sent."""
