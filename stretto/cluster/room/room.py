@@ -12,9 +12,9 @@ beside those inside; what does not fit is *held*. The rules:
   while keeping its tokens costs less than computing them again.
 - Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names
   (`context_index.py`).
-- Of those that are held, the oldest for its need is next (`held.py`). While it does not fit, smaller ones
-  pass, but not for longer than eight times the time to compute the whole memory. Then the reserve is not kept
-  from it, and an instance is cleared for it: nobody enters there, and who comes back is held behind it.
+- Of those that are held, the oldest for its need is next (`turns.py`). When it has not fitted for long, the
+  reserve is not kept from it, and an instance is cleared for it: nobody enters there, and who comes back is
+  held behind it.
 - Small requests go by a lane of their own, so that chats do not wait behind agents.
 - What is not likely to come back has nothing to lose. It takes no room and is not held, whatever waits in the
   queue, for an instance runs no more at once than its memory holds.
@@ -37,11 +37,9 @@ from stretto.cluster.room.instance_room import InstanceRoom
 from stretto.cluster.room.rooms import Rooms
 from stretto.cluster.room.silences import Silences
 from stretto.cluster.room.silent_contexts import SilentContexts
+from stretto.cluster.room.turns import HeldTurns
 from stretto.model.record import record
 from stretto.model.tasks import Usage
-
-_CLASS = 1.25
-"""Factor by which the need of what is held may have grown before it is sorted anew."""
 
 
 @record
@@ -64,7 +62,6 @@ class _Request:
         "is_first",
         "is_last",
         "lane_tokens",
-        "next_s",
         "num_output",
     )
 
@@ -76,8 +73,6 @@ class _Request:
         self.common_tokens = common_tokens
         """Tokens of its beginning that it should find in the cache."""
         self.lane_tokens = 0
-        self.next_s = math.inf
-        """Time from which it is the next to enter and does not fit."""
 
 
 class Room:
@@ -86,6 +81,7 @@ class Room:
     def __init__(self) -> None:
         self.held = Held()
         self._rooms = Rooms()
+        self._turns = HeldTurns(self.held, self._rooms)
         self._index = ContextIndex()
         self._silent = SilentContexts(self._index, self._rooms)
         self._requests: dict[Hashable, _Request] = {}
@@ -94,8 +90,6 @@ class Room:
         self._rate = EnteredRate()
         self._wants_blocks = self._may_admit = False
         self._admitted_s = 0.0
-        self._changes_s = math.inf
-        """Time at which others give way to what is next and does not fit; infinite if they do already."""
 
     @property
     def instances(self) -> Mapping[InstanceId, InstanceRoom]:
@@ -225,16 +219,16 @@ class Room:
         """Return the requests that may go out now."""
         self._leave_overdue(now_s)
         entered = [*self._admit_unlikely(now_s)] if self.held else []
-        if not self.held or not (self._may_admit or now_s >= self._changes_s):
+        if not self.held or not (self._may_admit or now_s >= self._turns.changes_s):
             return entered
-        self._may_admit, self._admitted_s, self._changes_s = False, now_s, math.inf
+        self._may_admit, self._admitted_s, self._turns.changes_s = False, now_s, math.inf
         if self._rooms.serving:
             entered += [*self._admit_small(now_s), *self._admit_oldest(now_s)]
             self._wants_blocks = self._wants_blocks or bool(self.held)
             return entered
         everyone = list(self.held)
         for holding in everyone:
-            self._hold_no_more(holding.key)
+            self._turns.drop(holding.key)
         return [*entered, *(Entered(one.key, None, now_s - one.since_s) for one in everyone)]
 
     def sent(self, key: Hashable, instance: InstanceId) -> None:
@@ -274,7 +268,7 @@ class Room:
         context.request = None
         self._note_sent(context)
         if self.held.get(key) is not None:
-            self._hold_no_more(key)
+            self._turns.drop(key)
         self._leave_lane(arrived)
         if usage is not None:
             self._learn(arrived, usage)
@@ -303,7 +297,7 @@ class Room:
         """Return the time at which `admit` should be called even if nothing happens, or None."""
         if not self.held:
             return None
-        due_s = min(self._changes_s, self._silent.next_s)
+        due_s = min(self._turns.changes_s, self._silent.next_s)
         return due_s if due_s < math.inf else None
 
     def claimed(self) -> dict[InstanceId, int]:
@@ -371,7 +365,7 @@ class Room:
                     if context.is_inside:
                         self._leave(context)
                     elif (holding := self.held.get(context.request)) is not None:
-                        self._hold_no_more(holding.key)
+                        self._turns.drop(holding.key)
                         yield Entered(holding.key, None, now_s - holding.since_s)
 
     def _note_sent(self, context: Context) -> None:
@@ -384,75 +378,19 @@ class Room:
 
     def _admit_small(self, now_s: float) -> Iterator[Entered]:
         """Let small requests that are held go by the lane, as far as it has room."""
-        while True:
-            emptiest, most = self._rooms.emptiest_lane()
-            holding = self.held.best(now_s, most)
-            if holding is None:
-                return
-            room = self._rooms.lane_at(holding.context, holding.need) or emptiest
-            self._hold_no_more(holding.key)
+        for holding, lane in self._turns.small(now_s):
             if (inside := self._rooms.roomiest(holding.context)[1]) is not None:
                 yield self._go(holding.context, inside, now_s - holding.since_s)
             else:
-                holding.context.instance = room.id
-                self._take_lane(self._requests[holding.key], room)
-                yield Entered(holding.key, room.id, now_s - holding.since_s)
+                holding.context.instance = lane.id
+                self._take_lane(self._requests[holding.key], lane)
+                yield Entered(holding.key, lane.id, now_s - holding.since_s)
 
     def _admit_oldest(self, now_s: float) -> Iterator[Entered]:
-        """Let requests that are held enter, the oldest for its need first, until one does not fit; then those
-        that may pass it.
-        """
-        while (holding := self._next(now_s)) is not None:
-            need, room = self._roomiest(holding, now_s)
-            if need > _CLASS * holding.need:
-                self.held.replace(holding, need)
-            elif room is not None:
-                yield self._enter(holding, need, room, now_s)
-            elif not self._gives_way(holding, now_s):
-                break
-        if holding is not None:
-            yield from self._admit_passing(now_s)
-
-    def _admit_passing(self, now_s: float) -> Iterator[Entered]:
-        """Let requests enter that need less than what is next and does not fit, where nothing is cleared."""
-        while (holding := self.held.best(now_s, self._rooms.free())) is not None:
-            need, room = self._rooms.roomiest(holding.context)
-            if need > _CLASS * holding.need:
-                self.held.replace(holding, need)
-            elif room is not None:
-                yield self._enter(holding, need, room, now_s)
-            else:
-                return
-
-    def _next(self, now_s: float) -> Holding | None:
-        """Return what should enter next: what an instance is cleared for, or the oldest for its need."""
-        first = self._rooms.cleared_for
-        return self.held.best(now_s) if first is None else self.held.get(first.request)
-
-    def _roomiest(self, holding: Holding, now_s: float) -> tuple[float, InstanceRoom | None]:
-        clears_s = self._rooms.clears_s(self._requests[holding.key].next_s)
-        return self._rooms.roomiest(holding.context, keeps_reserve=now_s < clears_s)
-
-    def _gives_way(self, holding: Holding, now_s: float) -> bool:
-        """Note that what is next does not fit. Return whether an instance is cleared for it from now on."""
-        arrived = self._requests[holding.key]
-        arrived.next_s = min(arrived.next_s, now_s)
-        clears_s = self._rooms.clears_s(arrived.next_s)
-        if now_s < clears_s:
-            self._changes_s = clears_s
-        elif self._rooms.cleared is None:
-            self._rooms.clear_for(holding.context)
-            return True
-        return False
-
-    def _enter(self, holding: Holding, need: float, room: InstanceRoom, now_s: float) -> Entered:
-        self._hold_no_more(holding.key)
-        self._rate.note(need, now_s)
-        return self._go(holding.context, room, now_s - holding.since_s)
-
-    def _hold_no_more(self, key: Hashable) -> None:
-        if self.held.remove(key).context is self._rooms.cleared_for:
-            self._rooms.let_others_enter()
+        """Let requests that are held enter, in their turns."""
+        for holding, need, room in self._turns.oldest(now_s):
+            self._rate.note(need, now_s)
+            yield self._go(holding.context, room, now_s - holding.since_s)
 
     def _go(self, context: Context, room: InstanceRoom, held_s: float = 0.0) -> Entered:
         """Send a request out to an instance where its context has room from now on."""
@@ -529,6 +467,6 @@ class Room:
             assert room.lane_tokens == lanes[room.id]
         assert all(one.key in self._requests and not one.context.is_inside for one in self.held)
         self._silent.check_invariants()
-        assert self._rooms.cleared_for is None or self._next(self._admitted_s) is not None
-        if not self._may_admit and (first := self._next(self._admitted_s)) is not None:
-            assert self._roomiest(first, self._admitted_s)[1] is None, "it is held though there is room"
+        assert self._rooms.cleared_for is None or self._turns.next(self._admitted_s) is not None
+        if not self._may_admit and (first := self._turns.next(self._admitted_s)) is not None:
+            assert self._turns.roomiest(first, self._admitted_s)[1] is None, "it is held though there is room"
