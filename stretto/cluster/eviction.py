@@ -21,13 +21,11 @@ class Victim:
 
     Attributes:
         num_tokens: number of its tokens.
-        num_before: number of tokens before it.
         uses: number of requests that used it lately.
         num_holders: number of instances that hold it.
     """
 
     num_tokens: int
-    num_before: int
     uses: float
     num_holders: int
 
@@ -61,9 +59,8 @@ def victims(
         num_blocks = len(run.blocks) // HASH_BYTES
         if run.uses > used_more_than:
             evicted = min(num_blocks, math.ceil(excess))
-            before = run.start + num_blocks - evicted
             uses, num_holders = run.recent_uses(now_s, tree.rate_s), run.holders.bit_count()
-            yield Victim(evicted * size, before * size, uses, num_holders)
+            yield Victim(evicted * size, uses, num_holders)
         excess -= num_blocks
         if excess <= 0:
             return

@@ -244,7 +244,7 @@ class ServiceSession:
                 )
             except StrettoError as error:  # raised later, when nothing else is refused
                 planned = error
-        return Submitted(values, calls, named, sum(map(num_asked_tokens, calls)), planned)
+        return Submitted(values, calls, sum(map(num_asked_tokens, calls)), planned)
 
     async def _carry_out(self, asked: Submitted, body: SubmitBody, *, is_long: bool) -> None:
         """Add what a request asks for to the books and to the session, or nothing. Raises StrettoError."""

@@ -40,14 +40,12 @@ class Submitted:
     """What a request asks for, read and checked as far as that needs no more than a look at its session.
 
     Attributes:
-        named: variables that the request names, but for those that it gives up.
         num_tokens: tokens that the calls ask for.
         planned: compiled graphs of the calls; the error where they have none.
     """
 
     values: Mapping[str, ReadValue]
     calls: Sequence[WaitingCall]
-    named: set[str]
     num_tokens: float
     planned: Sequence[Planned] | StrettoError
 

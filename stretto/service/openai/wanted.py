@@ -18,7 +18,6 @@ from stretto.service.openai.messages import prompt_of
 from stretto.service.openai.tools import ToolUse, read_tools
 from stretto.wire.fields import Fields, flag
 from stretto.wire.options import Options
-from stretto.wire.paths import Api
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
 from stretto.wire.service_tiers import TIERS
 
@@ -48,7 +47,6 @@ class WantedText:
         tools: tools that the answer may call; None for a plain answer.
     """
 
-    api: Api
     prompts: tuple[tuple[PromptMessage, ...], ...]
     decode: Mapping[str, Any]
     n: int = 1
@@ -115,7 +113,6 @@ def wanted_chat(request: ChatRequest, body: Mapping[str, Any]) -> WantedText:
             raise unsupported("structured_outputs", "tools go together with a JSON schema only")
         decode["json_schema"], decode["tools"] = tools.schema(), tools.offer()
     return WantedText(
-        api="chat",
         prompts=(prompt_of(request.messages, tools),),
         decode=decode,
         n=_num_answers(request.options, 1),
@@ -140,7 +137,6 @@ def wanted_completion(request: CompletionRequest, body: Mapping[str, Any]) -> Wa
     if len(texts) < len(request.prompts):
         raise unsupported("prompt", "a prompt must be a text: token ids are not read here")
     return WantedText(
-        api="completions",
         prompts=tuple((PromptMessage(RAW, text),) for text in texts),
         decode=_decode(request.options, DEFAULT_COMPLETION_TOKENS, strips=False),
         n=_num_answers(request.options, len(texts)),
