@@ -109,7 +109,7 @@ class Measures:
         Args:
             over: times that are over and not noted yet, each with its seconds.
             running: times that are not, with their seconds until now.
-            stuck: those of them that may count or not, as they are from before the measured time.
+            stuck: running times that may count or not, as they are from before the measured time.
         """
         seconds = self.samples.seconds
 
