@@ -56,6 +56,7 @@ class AskedQuery:
         source: source of its last arrival, until `left` is looked up.
         left: what queries like it asked for after such an arrival; None if nothing is known of its kind.
         heard_s: time at which something of it arrived or ended last.
+        num_before: units of work of the last prompt of its program before it.
         open: requests that have not ended, by node, and by their first item.
     """
 
@@ -65,6 +66,7 @@ class AskedQuery:
     source: Source | None = None
     left: WorkLeft | None = None
     heard_s: float = 0.0
+    num_before: float = 0.0
     groups: list[AskedGroup] = field(default_factory=list)
     open: dict[int, dict[int, AskedItems]] = field(default_factory=dict)
 
@@ -80,6 +82,7 @@ class Program:
         num_queries: number of its queries so far, if it may be several; else 0.
         usual_s: seconds of work that as many queries of its kind as it has ended usually take, if it may be
             several.
+        num_known: units of work of its last prompt.
         counts_as_ended: whether it is taken to have ended, though it may go on.
     """
 
@@ -90,6 +93,7 @@ class Program:
     heard_s: float = 0.0
     num_queries: int = 0
     usual_s: float = 0.0
+    num_known: float = 0.0
     counts_as_ended: bool = False
     queries: dict[str, AskedQuery] = field(default_factory=dict)
 

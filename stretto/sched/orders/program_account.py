@@ -92,6 +92,7 @@ class ProgramAccount:
         query = program.queries.get(request.query)
         if query is None:
             query = program.queries[request.query] = self._begin(program, request.query)
+            query.num_before = program.num_known
         of_node = query.open.get(request.node.id)
         if of_node is None:
             of_node = query.open[request.node.id] = {}
@@ -104,7 +105,7 @@ class ProgramAccount:
         fresh_source: tuple[str, ...] = request.source
         num_known = fresh = 1.0
         if request.units is not None:  # a prompt, or work of its own size
-            num_known = sum(request.units) / num_items
+            num_known = program.num_known = sum(request.units) / num_items
             is_first = group is None or (group.at_s == now_s and len(groups) == 1)
             if not is_first or program.num_queries > 1:
                 fresh_source = (*fresh_source, _LATER)
@@ -166,6 +167,9 @@ class ProgramAccount:
     def answered(self, request: StepRequest, usage: Usage, num_output: int, now_s: float) -> None:
         """Count the end of one item at an LLM that has generated `num_output` tokens. Prompt tokens that were
         not cached are taken from `usage`, where it reports any.
+
+        What prompts find in caches is not learned from one that has lost most of what its program sent last.
+        It was evicted while it waited, and prices from such would let others wait until theirs are too.
         """
         part: AskedItems = request.asked or _NOTHING
         if not part.num_left:
@@ -174,7 +178,7 @@ class ProgramAccount:
         num_fresh = part.fresh * num_known
         if usage.num_prompt_tokens:
             num_fresh = max(0, usage.num_prompt_tokens - usage.num_cached_tokens)
-            if num_known:
+            if num_known and 2 * usage.num_cached_tokens >= min(part.query.num_before, num_known):
                 self.learned.observe_fresh(part.fresh_source, num_known, num_fresh)
         self._end(part, request, now_s, 1, self._unit_s * num_fresh + self._output_s * num_output)
 
