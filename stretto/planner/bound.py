@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
 import numpy as np
 
 from stretto.costs.shape import StepShape
-from stretto.costs.step import LLMStepCost, StepCost
+from stretto.costs.step import LLMStepCost
 from stretto.costs.step_arrays import Floats, Ints, ShapeArrays, steps_s
 from stretto.planner.drawn_calls import DrawnCalls
 from stretto.planner.machine import ReplicaCost
 from stretto.planner.problem import Problem
 
 _PRECISION = 1e-4
+_MANY = 128
+"""Kinds of replicas of a problem, of whose costs the parts are kept from draw to draw."""
 
 
 def lower_bound_s(problem: Problem, drawn: Mapping[str, DrawnCalls]) -> float:
@@ -99,23 +102,30 @@ def _least_work_s(cost: ReplicaCost, prompts: Ints, outputs: Ints) -> float:
     as their contexts fill the memory for KV, and cost no less than as many equal ones.
     """
     scheduler = cost.scheduler
-    sizes = np.arange(1, scheduler.max_batch_tokens + 1)
-    prompt_s = float((steps_s(cost.step, _prefills(sizes)) / sizes).min())
     decodes = outputs - 1
     num_tokens, num_context = int(decodes.sum()), int((decodes * prompts + decodes * outputs // 2).sum())
-    total_s = prompt_s * float(prompts.sum())
+    total_s = _prompt_token_s(cost) * float(prompts.sum())
     if num_tokens:
-        batches_s, context_s = _decodes_s(cost.step, scheduler.max_running)
+        batches_s, context_s = _decodes_s(cost)
         room = scheduler.num_blocks * scheduler.block_tokens
         num_steps = max(num_tokens / scheduler.max_running, num_context / room)
         total_s += num_steps * float(np.interp(num_tokens / num_steps, *batches_s)) + context_s * num_context
     return total_s
 
 
-def _decodes_s(cost: StepCost, most: int) -> tuple[tuple[Floats, Floats], float]:
+@lru_cache(maxsize=_MANY)
+def _prompt_token_s(replica: ReplicaCost) -> float:
+    """Return the seconds that a token of a prompt takes in the best batch."""
+    sizes = np.arange(1, replica.scheduler.max_batch_tokens + 1)
+    return float((steps_s(replica.step, _prefills(sizes)) / sizes).min())
+
+
+@lru_cache(maxsize=_MANY)
+def _decodes_s(replica: ReplicaCost) -> tuple[tuple[Floats, Floats], float]:
     """Return a convex lower bound of the seconds of a decode step by its number of sequences, as the corners
     of a line; and the seconds that each token of their contexts adds to it at least.
     """
+    cost, most = replica.step, replica.scheduler.max_running
     numbers = np.arange(most + 1)
     if isinstance(cost, LLMStepCost):
         each_s = [0.0, *(_without_waits(cost, num, 0) for num in range(1, most + 1))]
