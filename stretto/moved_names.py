@@ -160,6 +160,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "stretto.planner.running.run_request": {"Message": "PromptMessage"},
     "stretto.programs.fragment": {"Call": "WaitingCall"},
     "stretto.programs.prompt_text": {"Place": "PromptSlot"},
+    "stretto.router.believable": {"usage": "usage_of"},
     "stretto.router.exchange": {"Exchange": "RoutedExchange"},
     "stretto.router.fallback_placement": {"FencedPlacement": "FallbackPlacement"},
     "stretto.router.held_blocks": {"ReportedCaches": "HeldByWorkers"},

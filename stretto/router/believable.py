@@ -29,7 +29,7 @@ def model_tokens(card: object) -> int | None:
     return limit if type(limit) is int and 0 < limit <= _MAX_MODEL_TOKENS else None
 
 
-def usage(reported: WorkerUsage, request: RoutedRequest, most_tokens: int) -> WorkerUsage:
+def usage_of(reported: WorkerUsage, request: RoutedRequest, most_tokens: int) -> WorkerUsage:
     """Return the counts of an answer, each at most as large as it can be.
 
     Args:

@@ -236,7 +236,7 @@ class OpenRequests:
         was_refused = status is not None and status >= 400
         worker = self.workers.get(running.worker)
         most_tokens = MOST_TOKENS if worker is None else worker.most_tokens(client.request.model)
-        usage = believable.usage(usage, client.request, most_tokens)
+        usage = believable.usage_of(usage, client.request, most_tokens)
         is_timed = status is not None and not (was_refused or was_paused)
         self.loads.end(running, usage, now_s, is_timed=is_timed, was_refused=was_refused)
         if self.announcer is not None:

@@ -85,7 +85,7 @@ def test_false_counts_of_one_model_leave_others_many_requests_at_once(
 def test_counts_are_at_most_what_was_asked_for_and_what_the_model_can_hold(
     asked: RoutedRequest, reported: WorkerUsage, believed: WorkerUsage
 ) -> None:
-    assert believable.usage(reported, asked, 100) == believed
+    assert believable.usage_of(reported, asked, 100) == believed
 
 
 @pytest.mark.parametrize("count", ["-5", "1.5", "1e9", "NaN", '"7"', "1" * 30, "true", "null", "7a"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto.cluster.block_hashes import BlockHash
-from stretto.cluster.room.contexts import Context, RoomRequest, num_common
+from stretto.cluster.room.contexts import Context, RoomRequest, num_common_blocks
 
 
 class _Run:
@@ -104,7 +104,7 @@ class BlocksInside:
             found = run.next.get(blocks[num])
             if found is None:
                 break
-            run, num = found, num_common(found.blocks, blocks, num + 1, min(found.end, num_blocks))
+            run, num = found, num_common_blocks(found.blocks, blocks, num + 1, min(found.end, num_blocks))
         return run, num
 
     def _leave(self, run: _Run, number: int, block_tokens: int) -> None:

@@ -104,10 +104,10 @@ class Context:
 
     def common(self, blocks: Sequence[BlockHash]) -> int:
         """Return how many blocks a prompt has in common with the last one: O(log n)."""
-        return num_common(self.blocks, blocks, 0, min(len(self.blocks), len(blocks)))
+        return num_common_blocks(self.blocks, blocks, 0, min(len(self.blocks), len(blocks)))
 
 
-def num_common(mine: Sequence[BlockHash], others: Sequence[BlockHash], least: int, most: int) -> int:
+def num_common_blocks(mine: Sequence[BlockHash], others: Sequence[BlockHash], least: int, most: int) -> int:
     """Return how many blocks two prompts have in common, from `least` to `most` of them. Hashes are chained,
     so that equal ones have equal beginnings: O(log n).
     """
