@@ -11,7 +11,7 @@ import pytest
 from stretto.model.errors import NotSaved
 from stretto.runtime.journal.lines import JournalEntry
 from stretto.service.batches import input_lines
-from stretto.service.batches.input_lines import InputRefused, LineRefused, index_lines, read_line
+from stretto.service.batches.input_lines import InputRefused, index_lines, read_line
 from stretto.service.batches.line_answers import (
     answer_entry,
     error_entry,
@@ -23,6 +23,7 @@ from stretto.service.batches.line_answers import (
 )
 from stretto.service.batches.opened_batch import OpenedBatch
 from stretto.service.batches.records import BatchRecord, SpentTokens
+from stretto.wire.batch_lines import LineRefused
 
 CHAT = "/v1/chat/completions"
 GOOD = b'{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{"model":"m"}}'

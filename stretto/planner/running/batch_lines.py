@@ -24,11 +24,11 @@ from stretto.planner.running.request_store import RequestStore
 from stretto.planner.running.run_request import RunRequest
 from stretto.planner.running.sent_lines import ReadLine, sent_line
 from stretto.planner.token_counts import tokens_of
+from stretto.wire.batch_lines import BATCH_FIELDS, line_name
 from stretto.wire.options import Options
 from stretto.wire.paths import Api
 from stretto.wire.requests import DEFAULT_COMPLETION_TOKENS, ChatRequest, CompletionRequest
 
-BATCH_FIELDS = ("custom_id", "method", "url", "body")
 _FIELDS = frozenset(BATCH_FIELDS)
 DEFAULT_TOKENS: Mapping[Api, int] = {"chat": 1024, "completions": DEFAULT_COMPLETION_TOKENS}
 """Longest answer to a line without `max_tokens`, where no app limits it, by API."""
@@ -83,13 +83,9 @@ class BatchLines:
         if not _FIELDS.issuperset(found):
             unknown = next(name for name in found if name not in _FIELDS)
             raise ConfigError(f"unknown field {unknown!r}; a Batch line has {', '.join(BATCH_FIELDS)}")
-        custom_id = found.get("custom_id")
-        if not isinstance(custom_id, str) or not custom_id:
-            raise ConfigError(f"custom_id must be a text, got {short(custom_id)}")
+        custom_id = line_name(found.get("custom_id"), found.get("method"))
         check_texts([custom_id])
         url, body = found.get("url"), found.get("body")
-        if found.get("method") != "POST":
-            raise ConfigError(f"method must be 'POST', got {short(found.get('method'))}")
         if not isinstance(body, dict):
             raise ConfigError(f"body must be a mapping, got {short(body)}")
         if self._hands_on and isinstance(url, str):

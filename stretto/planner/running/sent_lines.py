@@ -11,6 +11,7 @@ from stretto.model.errors import ConfigError, StrettoError
 from stretto.planner.application import ModelNode
 from stretto.planner.running.planned_calls import CallAnswer
 from stretto.planner.running.run_request import SentLine
+from stretto.wire.batch_lines import check_whole
 
 CHAT = "/v1/chat/completions"
 _LIMITS = {
@@ -47,7 +48,7 @@ def sent_line(url: str, body: Mapping[str, Any], node: ModelNode, limit: int | N
         limit: longest answer, for a line that has none of its own; None leaves it out.
 
     Raises:
-        ConfigError: the line cannot be handed on.
+        ConfigError, LineRefused: the line cannot be handed on.
     """
     if url not in _LIMITS:
         raise ConfigError(f"url must be one of {', '.join(_LIMITS)}, got {short(url)}")
@@ -56,8 +57,7 @@ def sent_line(url: str, body: Mapping[str, Any], node: ModelNode, limit: int | N
             f"body: node {node.name!r} has a prompt of its own, or several calls; give its requests as lines "
             "with a prompt"
         )
-    if body.get("stream"):
-        raise ConfigError("body: the answer to a line of a Batch file cannot be streamed; leave stream out")
+    check_whole(body.get("stream"))
     names = _LIMITS[url]
     is_limited = not names or any(body.get(name) is not None for name in names)  # by 0 too: an echo alone
     own = {} if limit is None or is_limited else {names[0]: limit}

@@ -24,11 +24,11 @@ from stretto.planner.running.sent_lines import CHAT
 from stretto.router.workers import Worker
 from stretto.runtime.runtime import Runtime
 from stretto.service.app import ServiceApp
-from stretto.service.batches.input_lines import LineRefused
 from stretto.service.batches.line_answers import LineAnswer, spent_of
 from stretto.service.batches.line_caller import BUSY, answer_of, ask_service
 from stretto.service.pool.pool import WorkerPool
 from stretto.service.tenants import Tenant
+from stretto.wire.batch_lines import LineRefused
 
 _AT_ONCE = 512
 """Calls that are made at a time for each server, of which one runs up to 256; the others wait for it here."""

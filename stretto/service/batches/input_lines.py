@@ -20,6 +20,7 @@ import msgspec
 
 from stretto.model.errors import UserError
 from stretto.service.batches.records import BatchProblem
+from stretto.wire.batch_lines import LineRefused, check_whole, line_name
 
 MAX_LINES = 50_000
 MAX_ID_CHARS = 512
@@ -28,24 +29,6 @@ _MOST_PROBLEMS = 100
 """Most lines that are named where a file is refused."""
 _NO_BODY = msgspec.Raw()
 _SPACE = b" \t\r\n"
-
-
-class LineRefused(UserError):
-    """Error: a line of a batch cannot be run.
-
-    Attributes:
-        code: kind of error.
-        param: field that is wrong.
-        custom_id: name of the line; None if it has none.
-    """
-
-    def __init__(
-        self, code: str, message: str, param: str | None = None, custom_id: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.code = code
-        self.param = param
-        self.custom_id = custom_id
 
 
 class InputRefused(UserError):
@@ -144,13 +127,7 @@ def read_line(data: bytes, endpoint: str) -> InputLine:
         raise LineRefused("invalid_line", message) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LineRefused("invalid_json_line", f"the line is no JSON in UTF-8: {error}") from error
-    custom_id = found.custom_id
-    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_ID_CHARS:
-        message = f"custom_id must be a text of 1 to {MAX_ID_CHARS} characters, got {short(custom_id)}"
-        raise LineRefused("invalid_custom_id", message, "custom_id")
-    if found.method != "POST":
-        message = f"method must be 'POST', got {short(found.method)}"
-        raise LineRefused("invalid_method", message, "method", custom_id)
+    custom_id = line_name(found.custom_id, found.method, MAX_ID_CHARS)
     if found.url != endpoint:
         message = f"url must be {endpoint!r}, the endpoint of the batch, got {short(found.url)}"
         raise LineRefused("mismatched_url", message, "url", custom_id)
@@ -158,12 +135,10 @@ def read_line(data: bytes, endpoint: str) -> InputLine:
     if not body.startswith(b"{"):
         raise LineRefused("invalid_body", "body must be an object", "body", custom_id)
     try:
-        is_streamed = _BODY.decode(body).stream
+        stream = _BODY.decode(body).stream
     except msgspec.ValidationError as error:  # a number that is too large
         raise LineRefused("invalid_body", f"body cannot be read: {error}", "body", custom_id) from error
-    if is_streamed:
-        message = "the answer to a line of a batch cannot be streamed: leave stream out"
-        raise LineRefused("stream_not_supported", message, "body.stream", custom_id)
+    check_whole(stream, custom_id)
     return InputLine(custom_id, body)
 
 

@@ -15,11 +15,12 @@ from stretto.model.foreign import bug_of
 from stretto.model.tasks import Objective
 from stretto.runtime.journal.lines import JournalEntry
 from stretto.service.app import ServiceApp
-from stretto.service.batches.input_lines import InputLine, LineRefused
+from stretto.service.batches.input_lines import InputLine
 from stretto.service.batches.line_answers import LineAnswer, answer_entry, error_entry, line_answer, spent_of
 from stretto.service.batches.records import SpentTokens
 from stretto.service.pool.in_process import InProcessAnswer
 from stretto.service.tenants import Tenant
+from stretto.wire.batch_lines import LineRefused
 
 _LONG_BYTES = 64_000
 """Bytes of an answer from which on it is checked in a thread."""

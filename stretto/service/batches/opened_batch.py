@@ -14,13 +14,13 @@ from stretto.runtime.journal.lines import JournalEntry, work_hash
 from stretto.service.batches.input_lines import (
     InputLine,
     LineIndex,
-    LineRefused,
     index_lines,
     read_at,
     read_line,
 )
 from stretto.service.batches.line_answers import error_entry, expired_line, output_lines, saved_lines
 from stretto.service.batches.records import BatchRecord, BatchStatus, SpentTokens
+from stretto.wire.batch_lines import LineRefused
 
 _WRITTEN_TOGETHER = 1000
 

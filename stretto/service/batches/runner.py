@@ -23,12 +23,13 @@ from stretto.service.batches.actions import (
     StartLine,
     WithdrawLine,
 )
-from stretto.service.batches.input_lines import InputRefused, LineRefused
+from stretto.service.batches.input_lines import InputRefused
 from stretto.service.batches.line_caller import EndedLine, end_line
 from stretto.service.batches.open_batches import OpenBatches
 from stretto.service.batches.opened_batch import OpenedBatch
 from stretto.service.batches.records import ENDED, BatchProblem, BatchRecord, StoredFile
 from stretto.service.batches.store import BatchStore
+from stretto.wire.batch_lines import LineRefused
 
 _TICK_S = 0.25
 _CLEAN_S = 60.0
