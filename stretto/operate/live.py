@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from heapq import nlargest
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from stretto.model.record import record
 from stretto.operate.explanations import LABELS, summary_json
 from stretto.operate.prefix.shown import faults_json
-from stretto.operate.program_times import ProgramTime
+from stretto.operate.program_times import ProgramTime, ProgramTimes
 from stretto.operate.request_metrics import Counted
 from stretto.operate.watch import Watch
 from stretto.sched.request_trace import TenantProgram
@@ -19,11 +18,9 @@ from stretto.sched.request_trace import TenantProgram
 _MAX_PROGRAMS = 200
 _MAX_SILENT = 50
 """Programs that are shown, and those among them that neither wait nor run."""
-_MAX_SLOW = 25
 _MAX_BATCHES = 100
 _SILENT_S = 300.0
 """Seconds without a request after which a program counts as one that goes on no more."""
-_HOUR_S = 3600.0
 _STATES = ("held", "waiting", "running", "silent")
 """States of programs, in the order in which the page shows them."""
 
@@ -96,26 +93,39 @@ class _PresentProgram(NamedTuple):
     worker: str = ""
 
 
+class _Present(NamedTuple):
+    """The programs that have asked for something lately.
+
+    Attributes:
+        busy: programs that wait or run, by their state.
+        num_silent: number of the other programs, by tenant.
+        silent: some of the others, about the longest silent ones.
+    """
+
+    busy: Mapping[str, list[_PresentProgram]]
+    num_silent: Counter[str]
+    silent: Sequence[ProgramTime]
+
+
 def program_gauge(watch: Watch, fleet: FleetView, now_s: float) -> Mapping[str, int]:
     """Return how many programs of the last minutes are in each state."""
-    busy, silent = _present(watch, fleet, now_s)
-    return {**{state: len(programs) for state, programs in busy.items()}, "silent": len(silent)}
+    present = _present(watch.programs, fleet, now_s)
+    busy = {state: len(programs) for state, programs in present.busy.items()}
+    return {**busy, "silent": present.num_silent.total()}
 
 
 def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
     """Return what the live page shows."""
-    busy, silent = _present(watch, fleet, now_s)
+    busy, num_silent, silent = _present(watch.programs, fleet, now_s)
     by_state = Counter((one.program.tenant, state) for state, programs in busy.items() for one in programs)
-    num_silent = Counter(map(attrgetter("tenant"), silent))
     by_state.update({(tenant, "silent"): num for tenant, num in num_silent.items()})
     rows: list[dict[str, Any]] = []
     for state, programs in busy.items():
         first = sorted(programs, key=attrgetter("since_s"))[: _MAX_PROGRAMS - len(rows)]
         rows += [_program_row(state, one, now_s) for one in first]
-    longest = sorted(silent, key=attrgetter("last_s"))[: min(_MAX_SILENT, _MAX_PROGRAMS - len(rows))]
+    longest = sorted(silent, key=attrgetter("last_s"))[: _MAX_PROGRAMS - len(rows)]
     rows += [_program_row("silent", _PresentProgram(one.last_s, one), now_s) for one in longest]
-    ended = [one for one in watch.programs if now_s - one.last_s < _HOUR_S and one.requests]
-    slowest = nlargest(_MAX_SLOW, ended, key=lambda one: one.last_s - one.start_s)
+    slowest = watch.programs.slowest(now_s)
     by_worker, by_tenant = _counted(watch.metrics.totals())
     return {
         "now_s": round(now_s, 3),
@@ -123,7 +133,7 @@ def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
         "waiting": fleet.num_waiting,
         "held": fleet.num_held,
         "programs": rows,
-        "num_programs": len(silent) + sum(map(len, busy.values())),
+        "num_programs": num_silent.total() + sum(map(len, busy.values())),
         "tenants": [
             {"tenant": name, **{state: by_state[name, state] for state in _STATES}, **counts._asdict()}
             for name, counts in sorted(by_tenant.items())
@@ -150,21 +160,16 @@ def _worker_row(one: WorkerPicture, counted: Counted) -> dict[str, Any]:
     }
 
 
-def _present(
-    watch: Watch, fleet: FleetView, now_s: float
-) -> tuple[Mapping[str, list[_PresentProgram]], list[ProgramTime]]:
-    """Return the programs that wait or run, by their state, and those that have been silent, but not for
-    long.
+def _present(programs: ProgramTimes, fleet: FleetView, now_s: float) -> _Present:
+    """Return the programs that have asked for something lately. They are not all looked at: nearly all are
+    silent.
     """
     waits = {one.program: one for one in fleet.waits}
+    active = dict(programs.open)
+    active |= {key: found for key in waits if (found := programs.get(key)) is not None}
     busy: dict[str, list[_PresentProgram]] = {"held": [], "waiting": [], "running": []}
-    silent: list[ProgramTime] = []
-    for program in watch.programs:
-        wait = waits.get((program.tenant, program.program)) if waits else None
-        if wait is None and not program.open:  # nearly all of them
-            if now_s - program.last_s < _SILENT_S:
-                silent.append(program)
-            continue
+    for key, program in active.items():
+        wait = waits.get(key)
         running = [one for one in program.open.values() if one.trace.tries]
         if running:
             since_s, worker = min(one.begun_s for one in program.open.values()), running[0].worker
@@ -175,7 +180,19 @@ def _present(
         else:
             since_s = min(one.begun_s for one in program.open.values())
             busy["waiting"].append(_PresentProgram(since_s, program))
-    return busy, silent
+    num_silent = Counter(programs.num_by_tenant)
+    num_silent.subtract(tenant for tenant, _ in active)
+    longest: list[ProgramTime] = []
+    for program in programs:
+        if (program.tenant, program.program) in active:
+            continue
+        if now_s - program.last_s >= _SILENT_S:
+            num_silent[program.tenant] -= 1
+        elif len(longest) < _MAX_SILENT:
+            longest.append(program)
+        else:
+            break
+    return _Present(busy, num_silent, longest)
 
 
 def _program_row(state: str, one: _PresentProgram, now_s: float) -> dict[str, Any]:

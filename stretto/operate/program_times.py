@@ -10,9 +10,11 @@ A request that belongs to no program is one by itself, named by its id.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Any
 
 from stretto.operate.parts import NOTHING, ModelRates, Parts, computed_tokens, request_parts
@@ -25,6 +27,10 @@ _MAX_REQUESTS = 30
 _MAX_MODELS = 200
 _MAX_LOOKS = 8
 """Programs that a new one looks at, to find one that can be forgotten."""
+_MAX_SLOW = 25
+_HOUR_S = 3600.0
+_MANY, _SLOWEST_EVERY_S = 100, 5.0
+"""Number of programs from which on the slowest ones are looked for again after so many seconds."""
 _LLM_OPERATIONS = ("prefill", "decode")
 
 
@@ -150,6 +156,10 @@ class ProgramTime:
 class ProgramTimes(Observer):
     """An observer that follows where the time of the last programs went.
 
+    Attributes:
+        open: the programs that have open requests.
+        num_by_tenant: number of programs of each tenant.
+
     Args:
         max_programs: number of programs that are remembered. While (nearly) all of them have open requests,
             new ones are not followed.
@@ -159,6 +169,10 @@ class ProgramTimes(Observer):
         self._max_programs = max_programs
         self._programs: OrderedDict[TenantProgram, ProgramTime] = OrderedDict()
         self._rates: dict[str, ModelRates] = {}
+        self.open: dict[TenantProgram, ProgramTime] = {}
+        self.num_by_tenant: Counter[str] = Counter()
+        self._slowest: list[ProgramTime] = []
+        self._slowest_s = -math.inf
 
     def on_request_arrived(self, trace: RequestTrace, now_s: float) -> None:
         """Note that a program has one more request."""
@@ -169,6 +183,7 @@ class ProgramTimes(Observer):
                 return
             program = ProgramTime(key[1], key[0], trace.door, trace.arrived_s, trace.arrived_s)
             self._programs[key] = program
+            self.num_by_tenant[key[0]] += 1
         else:
             self._programs.move_to_end(key)
             program.summary = None
@@ -177,14 +192,18 @@ class ProgramTimes(Observer):
         before = program.requests[-1] if program.requests else None
         after, client_s = None if before is None else before.number, begun_s - program.last_s
         rates = self._rates_of(trace)
+        self.open[key] = program
         program.open[id(trace)] = RequestTime(number, after, trace, begun_s, client_s, rates, before)
 
     def on_request_ended(self, trace: RequestTrace, now_s: float) -> None:
         """Add a request to those of its program that have ended."""
-        program = self._programs.get(trace.tenant_program)
+        key = trace.tenant_program
+        program = self._programs.get(key)
         one = None if program is None else program.open.pop(id(trace), None)
         if program is None or one is None:
             return
+        if not program.open:
+            del self.open[key]
         program.last_s = one.ended_s = max(now_s, one.begun_s)  # a runtime and a router are a little apart
         program.summary = None
         if trace.status != 200:
@@ -208,6 +227,20 @@ class ProgramTimes(Observer):
         """Iterate over the programs, about in the order in which they have asked for something last."""
         return iter(self._programs.values())
 
+    def get(self, key: TenantProgram) -> ProgramTime | None:
+        """Return a program of a tenant; None if it is not remembered."""
+        return self._programs.get(key)
+
+    def slowest(self, now_s: float) -> Sequence[ProgramTime]:
+        """Return the programs of the last hour that took longest; of many programs, those that were it some
+        seconds ago.
+        """
+        if len(self._programs) < _MANY or not 0.0 <= now_s - self._slowest_s < _SLOWEST_EVERY_S:
+            self._slowest_s = now_s
+            ended = [one for one in self if now_s - one.last_s < _HOUR_S and one.requests]
+            self._slowest = nlargest(_MAX_SLOW, ended, key=lambda one: one.last_s - one.start_s)
+        return self._slowest
+
     def find(self, program: str) -> list[ProgramTime]:
         """Return the programs of this name, which several tenants may have."""
         return [one for (_, name), one in self._programs.items() if name == program]
@@ -218,6 +251,8 @@ class ProgramTimes(Observer):
 
     def check_invariants(self) -> None:
         """Check that the parts of each path add up to the program's wall time. For tests."""
+        assert self.open == {key: one for key, one in self._programs.items() if one.open}
+        assert self.num_by_tenant == Counter(tenant for tenant, _ in self._programs)
         for program in self._programs.values():
             assert abs(program.path.total - program.wall_s) < 1e-6 * max(1.0, program.wall_s)
             for opened in program.open.values():
@@ -245,4 +280,7 @@ class ProgramTimes(Observer):
                 self._programs.move_to_end(key)
             else:
                 del self._programs[key]
+                self.num_by_tenant[key[0]] -= 1
+                if not self.num_by_tenant[key[0]]:
+                    del self.num_by_tenant[key[0]]
         return len(self._programs) < self._max_programs

@@ -169,7 +169,7 @@ class PeerLink:
         try:
             if len(frames) != 2 or frames[0] != TOPIC:
                 raise BadReply(f"it has {len(frames)} frames, and the topic {frames[0]!r:.60}")
-            self._front.catch_up()
+            self._front.settle()
             self._front.act(self._peers.receive(frames[1], now_s))
             self._note_heard()
         except BadReply as error:
