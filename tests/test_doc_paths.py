@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def named_paths(page: Path) -> Iterator[str]:
             yield name
 
 
+@cache
+def paths_of_the_clone() -> frozenset[str]:
+    """Return the paths of all files and folders that pages may name, between slashes."""
+    files = [path for folder in FOLDERS for path in (CLONE / folder).rglob("*")]
+    return frozenset(
+        [*(f"/{path.relative_to(CLONE)}/" for path in files), *(f"/{path.name}/" for path in CLONE.iterdir())]
+    )
+
+
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as mkdocs and GitHub make them."""
     headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", page.read_text("utf-8")), re.MULTILINE)
@@ -56,12 +66,9 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 def test_what_a_page_names_exists(page: Path) -> None:
     missing = []
     made = {block.file for block in blocks(page)}
-    files = [path for folder in FOLDERS for path in (CLONE / folder).rglob("*")]
-    paths = {f"/{path.relative_to(CLONE)}/" for path in files} | {
-        f"/{path.name}/" for path in CLONE.iterdir()
-    }
     for name in named_paths(page):
-        if name not in made and not any(path.endswith(f"/{name.strip('/')}/") for path in paths):
+        end = f"/{name.strip('/')}/"
+        if name not in made and not any(path.endswith(end) for path in paths_of_the_clone()):
             missing.append(name)
     assert not missing
 

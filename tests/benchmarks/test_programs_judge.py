@@ -27,6 +27,12 @@ def arena(folder: Path) -> ProgramArena:
     return ProgramArena(JudgedServers(sequences=4), Cells(folder), TINY)
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> ProgramArena:
+    """An arena whose runs are stored, so that each is made once."""
+    return arena(tmp_path_factory.mktemp("cells"))
+
+
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_mix_depends_on_its_seed_alone(mix: str) -> None:
     first, again, other = (MIXES[mix].draw(seed, TINY) for seed in ("1", "1", "2"))
@@ -39,16 +45,14 @@ def test_a_mix_depends_on_its_seed_alone(mix: str) -> None:
 
 
 @pytest.mark.parametrize("name", [ARRIVAL, BEFORE, ATTAINED, CLAIRVOYANT])
-def test_every_program_ends_once_with_every_contestant(name: str, tmp_path: Path) -> None:
-    place = arena(tmp_path)
+def test_every_program_ends_once_with_every_contestant(name: str, place: ProgramArena) -> None:
     run = place.run(name, "four_apps", 1.1, "0")
     programs = place.programs("four_apps", "0")
     assert set(run.times) == {one.name for one in programs}
     assert set(run.usages) == set(place.lone("four_apps", "0").work_s)
 
 
-def test_work_does_not_depend_on_the_contestant(tmp_path: Path) -> None:
-    place = arena(tmp_path)
+def test_work_does_not_depend_on_the_contestant(place: ProgramArena) -> None:
     runs = [place.run(name, "four_apps", 1.1, "0") for name in (ARRIVAL, CLAIRVOYANT)]
     written = [{key: usage.num_output_tokens for key, usage in run.usages.items()} for run in runs]
     assert written[0] == written[1]
@@ -63,13 +67,11 @@ def test_a_stored_run_has_the_same_figures(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_twice_the_load_takes_half_the_time(tmp_path: Path) -> None:
-    place = arena(tmp_path)
+def test_twice_the_load_takes_half_the_time(place: ProgramArena) -> None:
     assert place.duration_s("pareto", 0.5, "0") == 2 * place.duration_s("pareto", 1.0, "0")
 
 
-def test_offline_work_has_a_window_and_does_not_count(tmp_path: Path) -> None:
-    place = arena(tmp_path)
+def test_offline_work_has_a_window_and_does_not_count(place: ProgramArena) -> None:
     offline = [one for one in place.programs("batch", "0") if one.is_offline]
     assert {one.kind for one in offline} == {BATCH}
     assert {one.due_s(3.0, 100.0) for one in offline} == {150.0}
@@ -80,8 +82,7 @@ def test_offline_work_has_a_window_and_does_not_count(tmp_path: Path) -> None:
     assert found[BATCH].missed is not None
 
 
-def test_programs_of_the_beginning_are_not_counted(tmp_path: Path) -> None:
-    place = arena(tmp_path)
+def test_programs_of_the_beginning_are_not_counted(place: ProgramArena) -> None:
     programs = place.programs("chats", "0")
     found = by_kind(place.run(ARRIVAL, "chats", 0.9, "0"), place.lone("chats", "0"), programs)
     assert found[""].count == sum(one.at >= WARM_SHARE for one in programs) < len(programs)
