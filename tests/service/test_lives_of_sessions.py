@@ -63,10 +63,13 @@ def test_a_session_that_nobody_uses_expires() -> None:
     config = ServiceConfig(port=0, session_idle_s=0.3, limits=Limits(sessions=1))
 
     async def program(client: httpx.AsyncClient) -> None:
-        session = await opened(client)
-        await client.post("/v1/submit", json={"session_id": session, **ECHO})
-        body = {"session_id": session, "semantic_var_id": "out", "timeout_s": 1.0}
-        waited = await client.post("/v1/get", json=body)
+        for _ in range(50):  # on a busy machine, a session may end before somebody waits in it
+            session = await opened(client)
+            await client.post("/v1/submit", json={"session_id": session, **ECHO})
+            body = {"session_id": session, "semantic_var_id": "out", "timeout_s": 1.0}
+            waited = await client.post("/v1/get", json=body)
+            if waited.status_code != 404:
+                break
         assert waited.status_code == 408, "a session that somebody waits in stays"
         await until(lambda: not len(service.sessions))
         assert (await client.post("/v1/get", json=body)).status_code == 404
