@@ -588,16 +588,22 @@ main.main()
 
 
 @pytest.mark.parametrize(
-    ("redirection", "code", "message"),
-    [(">/dev/full", 1, "OSError: "), (">&-", 1, "stdout is closed"), ("| true", 0, "")],
+    ("args", "redirection", "code", "message"),
+    [
+        ("explain", ">/dev/full", 1, "OSError: "),
+        ("explain", "| true", 0, ""),
+        ("--version", ">/dev/full", 1, "OSError: "),
+        ("--version", ">&-", 1, "stdout is closed"),
+    ],
 )
-def test_stdout_that_cannot_be_written_is_one_line(redirection: str, code: int, message: str) -> None:
-    for args in ("explain", "--version"):
-        shell = f"'{sys.executable}' -m stretto.cli.main {args} {redirection}"
-        ended = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
-        assert ended.returncode == code
-        assert ended.stderr.startswith(message)
-        assert ended.stderr.count("\n") == bool(message)
+def test_stdout_that_cannot_be_written_is_one_line(
+    args: str, redirection: str, code: int, message: str
+) -> None:
+    shell = f"'{sys.executable}' -m stretto.cli.main {args} {redirection}"
+    ended = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert ended.stderr.startswith(message)
+    assert ended.stderr.count("\n") == bool(message)
 
 
 def test_a_home_that_cannot_hold_anything_is_one_line(

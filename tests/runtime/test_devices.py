@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -18,12 +17,14 @@ from stretto.runtime.devices import LazyPickle, claim, detect_devices
 
 
 def serve(connection: Connection, devices: tuple[str, ...], threads: int | None, lazy: LazyPickle) -> None:
-    """Claim, then open what was pickled, in a process of its own."""
+    """Claim, then open what was pickled, in a process of its own. At last, claim one thread for its torch."""
     was_imported = "torch" in sys.modules
     try:
         claim(devices, threads)
         report: Callable[[], dict[str, object]] = lazy.open()
-        connection.send((was_imported, report()))
+        found = report()
+        claim((), 1)
+        connection.send((was_imported, {**found, "threads told later": report()["threads"]}))
     except ConfigError as error:
         connection.send((was_imported, error))
 
@@ -49,14 +50,19 @@ def test_a_process_has_cores_and_threads_before_it_imports_torch() -> None:
     core = max(os.sched_getaffinity(0))
     was_imported, found = in_a_process((f"cpu:{core}",), None)
     assert not was_imported
-    assert found == {"threads": 1, "cores": [core], "visible": ""}
+    assert found == {"threads": 1, "cores": [core], "visible": "", "threads told later": 1}
 
 
 def test_threads_and_accelerators_are_told_apart() -> None:
     before = dict(os.environ)
     was_imported, found = in_a_process(("cuda:3", "cuda:1"), 2)
     assert not was_imported
-    assert found == {"threads": 2, "cores": sorted(os.sched_getaffinity(0)), "visible": "3,1"}
+    assert found == {
+        "threads": 2,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "visible": "3,1",
+        "threads told later": 1,
+    }
     assert dict(os.environ) == before
 
 
@@ -64,14 +70,6 @@ def test_a_core_that_is_not_there_is_refused() -> None:
     _, found = in_a_process(("cpu:9999",), None)
     assert isinstance(found, ConfigError)
     assert "cores [9999] cannot be taken; usable cores: " in str(found)
-
-
-def test_torch_that_is_there_already_is_told_its_threads() -> None:
-    script = (
-        "import torch; import stretto.runtime.devices as d; d.claim((), 1); print(torch.get_num_threads())"
-    )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "1"
 
 
 def test_the_machine_is_what_the_system_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,11 @@ import os
 
 import torch
 
-NUM_THREADS = torch.get_num_threads()
-
 
 def report() -> dict[str, object]:
     """Return what this process was given, as torch and the system see it."""
     return {
-        "threads": NUM_THREADS,
+        "threads": torch.get_num_threads(),
         "cores": sorted(os.sched_getaffinity(0)),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }
