@@ -12,8 +12,15 @@ from stretto.sim.driver import VirtualDriver
 
 
 @pytest.mark.parametrize("app", APPS)
-@pytest.mark.parametrize("num_chunks", [1, 2, 130])
-@pytest.mark.parametrize("policy", ["topology_aware", "per_invocation", "throughput"])
+@pytest.mark.parametrize(
+    ("num_chunks", "policy"),
+    [
+        (130, "topology_aware"),
+        *((num, policy) for num in (1, 2) for policy in ("topology_aware", "per_invocation")),
+        pytest.param(130, "per_invocation", marks=pytest.mark.long),
+        *(pytest.param(num, "throughput", marks=pytest.mark.long) for num in (1, 2, 130)),
+    ],
+)
 def test_no_run_beats_the_bound(app: str, num_chunks: int, policy: str) -> None:
     setting = Setting(app, 5, num_chunks)
     bound = bound_of(setting)

@@ -45,7 +45,7 @@ def test_a_rewritten_history_begins_anew_behind_the_system_prompt() -> None:
 
 def test_a_load_runs_on_a_runtime_in_real_time() -> None:
     engine = deploy("llm", FakeLLM, FakeLLMConfig(), contract="llm", runs_in="thread")
-    load = Load(num_clients=20, warm_s=0.0, end_s=3.0)
+    load = Load(num_clients=20, warm_s=0.0, end_s=1.5)
     measured = asyncio.run(run_on_runtime([engine], load, [GROWING], seed=1))
     assert measured.num_calls > 0
     assert measured.num_output > measured.num_calls

@@ -47,7 +47,8 @@ def test_a_program_answers_as_in_virtual_time(tmp_path: Path, name: str) -> None
             assert different_answers({"emulated": ran, "simulated": simulated}) == []
 
 
-@pytest.mark.parametrize("name", [pytest.param(BY_HAND, marks=pytest.mark.long), OURS])
+@pytest.mark.long
+@pytest.mark.parametrize("name", [BY_HAND, OURS])
 def test_no_query_is_lost_when_a_server_dies(tmp_path: Path, name: str) -> None:
     if name == BY_HAND:
         pytest.importorskip("openai")

@@ -163,13 +163,19 @@ def test_files_of_others_are_left_alone(stretto: CommandLine, files: tuple[Path,
     assert "other work" in stretto.refuses(*command, app.parent / "b")
 
 
+NUM_KILLED = 400
+"""Requests of the run that is killed: it is killed after 50 of its 1,200 calls, and after 50 more."""
+
+
 def test_a_killed_run_goes_on(files: tuple[Path, Path, Path]) -> None:
     """Ctrl-C ends it, a kill may too; nothing that was answered is asked again, and no process is left.
 
     On a machine where this test is held up for seconds, a run may end before it is killed.
     """
     app, requests, out = files
-    lines = (json.dumps({"custom_id": str(at), "prompt": "The guild moved in. " * 30}) for at in range(800))
+    lines = (
+        json.dumps({"custom_id": str(at), "prompt": "The guild moved in. " * 30}) for at in range(NUM_KILLED)
+    )
     requests.write_text("\n".join(lines), "utf-8")
     journal = out.with_name("out.jsonl.journal")
     command = [sys.executable, "-m", "stretto.cli.main", "run-plan", str(app)]
@@ -187,12 +193,12 @@ def test_a_killed_run_goes_on(files: tuple[Path, Path, Path]) -> None:
         assert _num_lines(journal) >= num_saved
         num_saved = _num_lines(journal)
     ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=800, check=True)
-    assert f"800 requests answered; {num_saved - 1} calls were answered before" in ended.stderr
+    assert f"{NUM_KILLED} requests answered; {num_saved - 1} calls were answered before" in ended.stderr
     keys = [
         tuple(json.loads(line.partition("\t")[0])[:4]) for line in journal.read_text("utf-8").splitlines()[1:]
     ]
-    assert len(keys) == len(set(keys)) == 2400
-    assert len({json.loads(line)["custom_id"] for line in out.read_text("utf-8").splitlines()}) == 800
+    assert len(keys) == len(set(keys)) == 3 * NUM_KILLED
+    assert len({json.loads(line)["custom_id"] for line in out.read_text("utf-8").splitlines()}) == NUM_KILLED
 
 
 def _num_lines(path: Path) -> int:

@@ -124,7 +124,7 @@ def test_after_a_storm_of_cancels_every_block_is_back(
                 (end,) = await asyncio.gather(query, return_exceptions=True)
                 ends["cancelled" if isinstance(end, QueryEnded) else "answered"] += 1
 
-            for start in range(0, 240, 60):
+            for start in range(0, 120, 60):
                 await asyncio.gather(*(one(start + number) for number in range(60)))
             assert (await runtime.run(COMPLETE, {"text": "x"}))["answer"] is not None
             assert runtime.system.is_idle()
@@ -137,7 +137,7 @@ def test_after_a_storm_of_cancels_every_block_is_back(
         cache.pool.num_blocks,
     )  # free, or cached for nobody in particular
     show(capsys, "cancels", **dict(ends), blocks_back=f"{num_back} of {num_blocks}")
-    assert ends.total() == 240
+    assert ends.total() == 120
     assert num_back == num_blocks
 
 

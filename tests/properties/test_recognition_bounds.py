@@ -13,7 +13,7 @@ from stretto.cluster.recognition.ids import ProgramIds
 from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
 
-NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "40"))
+NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "28"))
 TENANTS = ("a", "b", "c")
 turns = st.lists(
     st.tuples(

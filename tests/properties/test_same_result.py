@@ -24,7 +24,7 @@ from stretto.model.tasks import LLMTask, Task
 from stretto.sched.actions import Emit, Reply
 from stretto.sim.driver import VirtualDriver
 
-NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "40"))
+NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "28"))
 moderately = settings(
     max_examples=NUM_EXAMPLES,
     derandomize="STRETTO_EXAMPLES" not in os.environ,

@@ -34,7 +34,7 @@ from stretto.sched.messages import Close, Drop, Extend, Open, Provide, SessionEv
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.session import SessionMachine
 
-NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "24"))
+NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "16"))
 moderately = settings(
     max_examples=NUM_EXAMPLES,
     derandomize="STRETTO_EXAMPLES" not in os.environ,

@@ -22,7 +22,7 @@ from stretto.graph.op_table import OPS
 from stretto.graph.passes.pipeline import PASSES
 from stretto.trace.recorder import Recorder, Span
 
-NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "24"))
+NUM_EXAMPLES = int(os.environ.get("STRETTO_EXAMPLES", "16"))
 moderately = settings(
     max_examples=NUM_EXAMPLES,
     derandomize="STRETTO_EXAMPLES" not in os.environ,

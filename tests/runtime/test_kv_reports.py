@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.runtime_engines import graph
 
 from stretto import Runtime
@@ -114,19 +115,20 @@ def test_reports_of_threads_are_what_each_instance_holds(tiny_checkpoint: Path) 
     assert seen.num_removed > 10
 
 
-def test_a_process_reports_what_comes_and_what_is_released(tiny_checkpoint: Path) -> None:
+@pytest.mark.parametrize("runs_in", ["thread", pytest.param("process", marks=pytest.mark.long)])
+def test_an_instance_reports_what_comes_and_what_is_released(tiny_checkpoint: Path, runs_in: RunsIn) -> None:
     """What goes with the last query is told at once, without another step."""
     seen = Folded()
 
     async def main() -> None:
-        engine = llm(TransformerLLM, tiny_checkpoint, "process", 1)
+        engine = llm(TransformerLLM, tiny_checkpoint, runs_in, 1)
         async with Runtime([engine], observers=[seen]) as runtime:
             await run_some(runtime, random.Random(1))
             (instance,) = seen.most
             await until(lambda: not seen.held.held_by(instance))
             assert seen.most[instance] > 5
 
-    asyncio.run(asyncio.wait_for(main(), 100))
+    asyncio.run(asyncio.wait_for(main(), 800))
 
 
 def test_a_prefix_that_another_query_left_wins(tiny_checkpoint: Path) -> None:

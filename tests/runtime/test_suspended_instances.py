@@ -104,7 +104,7 @@ def expected(tiny_checkpoint: Path) -> list[str]:
     return asyncio.run(asyncio.wait_for(main(), 800))
 
 
-@pytest.mark.parametrize("runs_in", ["thread", "process"])
+@pytest.mark.parametrize("runs_in", ["thread", pytest.param("process", marks=pytest.mark.long)])
 def test_answers_go_on_elsewhere_from_their_tokens(
     tiny_checkpoint: Path, runs_in: RunsIn, expected: list[str]
 ) -> None:

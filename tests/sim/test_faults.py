@@ -40,7 +40,7 @@ from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
 
-NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "10"))
+NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "6"))
 ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
 
 

@@ -49,7 +49,7 @@ from stretto.sim.simulated_model import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler, filler_output, lengths_by_query
 
-NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "8"))
+NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "6"))
 PROFILE = Profile(base_s=0.01, per_unit_s=0.001, per_output_s=0.02, per_neighbour_s=0.001)
 POLICIES = sorted(PLACEMENTS)
 GRAPH = request_graph(40)

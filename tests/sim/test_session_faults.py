@@ -31,7 +31,7 @@ from stretto.sim.llm_instance import SimulatedModel
 from stretto.sim.step_times import ProfileCost
 from stretto.sim.synthetic_output import filler_output
 
-NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "60"))
+NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "40"))
 PROFILE = Profile(base_s=0.02, per_unit_s=0.001, per_output_s=0.02)
 
 

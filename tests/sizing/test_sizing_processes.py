@@ -23,7 +23,7 @@ FLEET = TriedFleet(((SERVER, 1),))
 
 def study() -> Study:
     traffic = traffic_of(read_traffic(EXAMPLE), 4.0, 5.0)
-    return Study(traffic, parse_objectives("p50 per_token 1ms"), "sessions", draws=3, num_samples=20)
+    return Study(traffic, parse_objectives("p50 per_token 1ms"), "sessions", draws=2, num_samples=10)
 
 
 def test_runs_in_processes_find_what_runs_in_this_one_find() -> None:
