@@ -89,8 +89,8 @@ def test_emulated_servers_carry_a_plan_out(stretto: CommandLine, files: tuple[Pa
     app, requests, out = files
     app.write_text("nodes: [{name: only, model: mpt-7b-chat, max_tokens: 9}]", "utf-8")
     requests.write_text(requests.read_text("utf-8").splitlines()[0], "utf-8")
-    command = "run-plan", app, "--requests", requests, "--out", out, "--serve", "emulated"
-    command = *command, "--machine", "4xA100-80G", "--planner", "moldable_list", "--speed"
+    given = "run-plan", app, "--requests", requests, "--out", out, "--serve", "emulated"
+    command = *given, "--machine", "4xA100-80G", "--planner", "moldable_list", "--speed"
     assert "cannot emulate the fleet in real time" in stretto.refuses(*command, 1000)
     assert not out.exists()
     ended = stretto(*command, 20)

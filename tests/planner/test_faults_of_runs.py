@@ -31,7 +31,7 @@ from stretto.planner.running.request_store import stored
 from stretto.planner.running.saved_calls import saved_calls_of
 from stretto.runtime.journal.lines import JournalEntry
 
-NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "8"))
+NUM_RUNS = int(os.environ.get("STRETTO_FAULT_RUNS", "12"))
 HUNG = 427
 """Seed of a run in which a server hangs while it is drained, and is killed without a word."""
 _MOST_LIVES = 40

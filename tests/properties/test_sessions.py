@@ -89,7 +89,10 @@ def plans(draw: Draw) -> Plan:
     ]
     events = draw(st.permutations(events))
     dropped = draw(st.lists(st.sampled_from(names), max_size=4, unique=True))
-    last: list[SessionEvent] = [Unwant("q", *want) for want in left] + [Drop("q", name) for name in dropped]
+    last: list[SessionEvent] = [
+        *(Unwant("q", *want) for want in left),
+        *(Drop("q", name) for name in dropped),
+    ]
     events += draw(st.permutations(last))
     return Plan(program, frozenset(failing), passes, tuple(events), frozenset(dropped))
 

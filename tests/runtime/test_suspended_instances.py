@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -240,7 +240,7 @@ async def test_a_server_that_knows_its_tokens_hands_them_on() -> None:
 class SlowStep(FakeLLM):
     """An LLM whose step takes until the test lets it go, after the first one."""
 
-    def step(self) -> Sequence[LLMEvent]:
+    def step(self) -> list[LLMEvent]:
         if STEPS_MAY_END.is_set():
             return super().step()
         IN_STEP.set()

@@ -119,7 +119,7 @@ def test_files_and_a_batch(tmp_path: Path) -> None:
         assert done.error_file_id is None
         assert done.completed_at >= done.finalizing_at >= done.in_progress_at >= done.created_at
         found = lines_of(client, done.output_file_id)
-        assert sorted(found) == sorted(f"request-{number}" for number in range(20))
+        assert sorted(map(str, found)) == sorted(f"request-{number}" for number in range(20))
         for number in range(20):
             response = found[f"request-{number}"]["response"]
             assert response["status_code"] == 200
@@ -146,7 +146,7 @@ def test_the_example_of_the_page(
 
 def begun(client: openai.OpenAI, content: bytes, endpoint: str = CHAT, window: Any = "24h") -> Any:
     file = client.files.create(file=("in.jsonl", content), purpose="batch")
-    return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window=window)  # type: ignore[arg-type]
+    return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window=window)
 
 
 def test_bad_lines_stand_in_the_error_file_and_the_others_are_answered(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_lines_wait_behind_others_and_a_batch_can_be_cancelled(tmp_path: Path) -
             client.files.delete(batch.input_file_id)
         with ThreadPoolExecutor(1) as threads:
             chat = {"model": MODEL, "messages": [{"role": "user", "content": "a person"}]}
-            person = threads.submit(lambda: client.chat.completions.create(**chat))  # type: ignore[call-overload]
+            person = threads.submit(lambda: client.chat.completions.create(**chat))
             wait_until(lambda: num_waiting(service) > 32)
             worker.release()
             worker.wait_until_asked(5)
@@ -239,13 +239,14 @@ def test_tenants_see_their_own_alone(tmp_path: Path) -> None:
         assert list(other.files.list()) == list(other.batches.list()) == []
         with pytest.raises(openai.BadRequestError, match="limit must be a number"):
             other.files.list(extra_query={"limit": f"{1:010}{'9' * 5000}"})
-        for call in (
+        calls: tuple[Callable[[], object], ...] = (
             lambda: other.files.retrieve(batch.input_file_id),
             lambda: other.files.content(done.output_file_id),
             lambda: other.files.delete(done.output_file_id),
             lambda: other.batches.retrieve(batch.id),
             lambda: other.batches.cancel(batch.id),
-        ):
+        )
+        for call in calls:
             with pytest.raises(openai.NotFoundError, match="there is no"):
                 call()
         with pytest.raises(openai.BadRequestError, match="there is no file"):
