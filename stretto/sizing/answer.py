@@ -152,9 +152,9 @@ def answers(
     changed = answer.best or (usable[0] if usable else None)
     if with_variants and changed is not None:
         has_sessions = study.traffic.requests_per_job > 1
-        for variant in variants_of(changed.fleet, has_sessions=has_sessions):
-            answer = replace(answer, what_ifs=(*answer.what_ifs, _what_if(study, changed, variant)))
-            yield answer
+        variants = tuple(variants_of(changed.fleet, has_sessions=has_sessions))
+        for what_ifs in _what_ifs(study, changed, variants):
+            yield replace(answer, what_ifs=what_ifs)
 
 
 def _with_fleet(
@@ -227,16 +227,30 @@ def _served(study: Study, fleet: TriedFleet, capacity: Capacity, price: float | 
     return ServedLoad(fleet, capacity, study.draws, nearest, price)
 
 
-def _what_if(study: Study, base: ServedLoad, variant: Variant) -> WhatIf:
-    if variant.fleet is None:
-        return WhatIf(variant.name, reason=variant.reason)
+def _what_ifs(study: Study, base: ServedLoad, variants: Sequence[Variant]) -> Iterator[tuple[WhatIf, ...]]:
+    """Yield what is known of the variants, whose searches run beside each other."""
     few = replace(study, draws=min(_VARIANT_DRAWS, len(base.capacity.levels)))
-    grown = variant.fleet.num_servers / base.fleet.num_servers
-    guesses = [
-        None if level is None else study.grid.at_most(grown * study.grid.load(level).amount)
-        for level in base.capacity.levels
-    ]
-    (*_, capacity) = few.capacities(variant.fleet, guesses)
+    guesses: dict[TriedFleet, list[int | None]] = {}
+    for fleet in (one.fleet for one in variants if one.fleet is not None):
+        grown = fleet.num_servers / base.fleet.num_servers
+        guesses[fleet] = [
+            None if level is None else study.grid.at_most(grown * study.grid.load(level).amount)
+            for level in base.capacity.levels
+        ]
+    known: dict[TriedFleet, Capacity] = {}
+    for fleet, capacity in few.capacities_of(guesses):
+        if len(capacity.levels) == few.draws:
+            known[fleet] = capacity
+            yield tuple(
+                _what_if(study, base, one, known.get(one.fleet) if one.fleet else None)
+                for one in variants
+                if one.fleet is None or one.fleet in known
+            )
+
+
+def _what_if(study: Study, base: ServedLoad, variant: Variant, capacity: Capacity | None) -> WhatIf:
+    if capacity is None:
+        return WhatIf(variant.name, reason=variant.reason)
     shares = []
     for before, after in zip(base.capacity.levels, capacity.levels, strict=False):
         if before is not None:

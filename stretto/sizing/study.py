@@ -98,19 +98,23 @@ class Study:
         Args:
             guesses: likely level by draw. All others move as far as the first one was wrong.
         """
-        likely = [self.lowest if guess is None else guess for guess in guesses]
-        ((_, first),) = self._levels(fleet, {0: likely[0]})
-        levels = [first]
-        yield Capacity(self.grid, (first,))
-        moved = 0 if first is None else first - likely[0]
-        found: dict[int, int | None] = {}
-        for draw, level in self._levels(
-            fleet, {draw: max(self.lowest, likely[draw] + moved) for draw in range(1, self.draws)}
-        ):
-            found[draw] = level
-            while len(levels) in found:
-                levels.append(found[len(levels)])
-                yield Capacity(self.grid, tuple(levels))
+        yield from (capacity for _, capacity in self.capacities_of({fleet: guesses}))
+
+    def capacities_of(
+        self, guesses: Mapping[TriedFleet, Sequence[int | None]]
+    ) -> Iterator[tuple[TriedFleet, Capacity]]:
+        """Yield the capacities of fleets as `capacities` does, in the order in which they are found."""
+        likely = {
+            fleet: [self.lowest if guess is None else guess for guess in of] for fleet, of in guesses.items()
+        }
+        found: dict[TriedFleet, dict[int, int | None]] = {fleet: {} for fleet in likely}
+        known: dict[TriedFleet, list[int | None]] = {fleet: [] for fleet in likely}
+        for fleet, draw, level in self._levels(likely):
+            levels = known[fleet]
+            found[fleet][draw] = level
+            while len(levels) in found[fleet]:
+                levels.append(found[fleet][len(levels)])
+                yield fleet, Capacity(self.grid, tuple(levels))
 
     @property
     def lowest(self) -> int:
@@ -119,26 +123,35 @@ class Study:
             return 0
         return self.grid.at_most(0.1 / self.traffic.mean_s)
 
-    def _levels(self, fleet: TriedFleet, guesses: Mapping[int, int]) -> Iterator[tuple[int, int | None]]:
-        """Yield each draw with its highest level, in the order in which they are found."""
-        left = list(guesses.items())
-        searches: dict[int, Generator[int, float, int | None]] = {}
-        tried: dict[int, Load] = {}
+    def _levels(
+        self, likely: Mapping[TriedFleet, Sequence[int]]
+    ) -> Iterator[tuple[TriedFleet, int, int | None]]:
+        """Yield each fleet and draw with its highest level, in the order in which they are found. The other
+        draws of a fleet follow its first one.
+        """
+        left = [(fleet, 0, levels[0]) for fleet, levels in likely.items()]
+        searches: dict[tuple[TriedFleet, int], Generator[int, float, int | None]] = {}
+        tried: dict[tuple[TriedFleet, int], Load] = {}
         while left or tried:
             while left and len(tried) < self.num_parallel:
-                draw, guess = left.pop(0)
-                searches[draw] = capacity_level(guess, self.lowest, self.grid.highest)
-                tried[draw] = self.grid.load(next(searches[draw]))
-            begun = {draw: self._begun((fleet, load, draw)) for draw, load in tried.items()}
+                fleet, draw, guess = left.pop(0)
+                searches[fleet, draw] = search = capacity_level(guess, self.lowest, self.grid.highest)
+                tried[fleet, draw] = self.grid.load(next(search))
+            begun = {key: self._begun((key[0], load, key[1])) for key, load in tried.items()}
             wait(begun.values(), return_when=FIRST_COMPLETED)
-            for draw in [draw for draw, future in begun.items() if future.done()]:
+            for fleet, draw in [key for key, future in begun.items() if future.done()]:
                 try:
-                    outcome = self.outcome(fleet, tried[draw], draw)
-                    level = searches[draw].send(outcome.times_limit(self.objectives))
-                    tried[draw] = self.grid.load(level)
+                    outcome = self.outcome(fleet, tried[fleet, draw], draw)
+                    level = searches[fleet, draw].send(outcome.times_limit(self.objectives))
+                    tried[fleet, draw] = self.grid.load(level)
                 except StopIteration as found:
-                    del tried[draw]
-                    yield draw, found.value
+                    del tried[fleet, draw]
+                    levels = likely[fleet]
+                    if draw == 0:
+                        moved = 0 if found.value is None else found.value - levels[0]
+                        others = range(1, self.draws)
+                        left[:0] = [(fleet, one, max(self.lowest, levels[one] + moved)) for one in others]
+                    yield fleet, draw, found.value
 
     def _begun(self, trial: Trial) -> Future[TrialOutcome]:
         """Return the future outcome of a run, which begins now unless it has begun before."""

@@ -18,7 +18,7 @@ from stretto.sizing.trial import TriedFleet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
 (SERVER,) = parse_servers("A100", "Llama-2-7b-hf")
-FLEET = TriedFleet(((SERVER, 1),))
+FLEET, PAIR = TriedFleet(((SERVER, 1),)), TriedFleet(((SERVER, 2),))
 
 
 def study() -> Study:
@@ -28,9 +28,12 @@ def study() -> Study:
 
 def test_runs_in_processes_find_what_runs_in_this_one_find() -> None:
     here, apart = study(), study()
-    found = [one.levels for one in here.capacities(FLEET, [2, 2, 2])]
+    guesses = [2, 2, 2]
+    found = [(fleet, one.levels) for fleet in (FLEET, PAIR) for one in here.capacities(fleet, guesses)]
     with in_processes(apart, 2) as told:
-        assert [one.levels for one in told.capacities(FLEET, [2, 2, 2])] == found
+        beside = told.capacities_of({FLEET: guesses, PAIR: guesses})
+        pairs = [(fleet, one.levels) for fleet, one in beside]
+        assert sorted(pairs, key=lambda pair: pair[0].num_servers) == found
         assert not told.serves(FLEET, Load("sessions", 4))
     assert not here.serves(FLEET, Load("sessions", 4))
     assert len(here.outcomes) > 3
