@@ -12,6 +12,7 @@ from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
 from stretto.engines.llm_size import is_small_llm
 from stretto.engines.llms import STAND_IN
+from stretto.model.extras import is_installed
 
 assert not is_small_llm(STAND_IN)  # whatever is imported first: its module keeps the name of the default LLM
 
@@ -24,7 +25,8 @@ def _load() -> tuple[Embedding, Chunking]:
 @contextmanager
 def models_loaded_once(llm: str = STAND_IN) -> Iterator[None]:
     """Make `local_engines` use models that are loaded already, and this LLM, while this context lasts."""
-    pytest.importorskip("sentence_transformers")
+    if not is_installed("sentence_transformers"):  # an import would take seconds
+        pytest.skip("sentence_transformers is not installed")
     embedding, chunking = _load()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stretto.engines.catalogue.Embedding", lambda config: embedding)
