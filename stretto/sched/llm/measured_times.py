@@ -38,8 +38,7 @@ class MeasuredTimes:
 
     def sent(self, running: Running) -> None:
         """Predict when a request that is sent to an instance has its first output."""
-        view = self._table.get(running.instance)
-        if view is None or not self._counts_slowness:
+        if not self._counts_slowness or (view := self._table.get(running.instance)) is None:
             return
         running.first_s = view.prefill_left_s(running.handed_s) + running.prefill_s
         if view.num_running == view.num_decoding:
