@@ -204,6 +204,7 @@ class ProgramTimes(Observer):
             return
         if not program.open:
             del self.open[key]
+        self._programs.move_to_end(key)
         program.last_s = one.ended_s = max(now_s, one.begun_s)  # a runtime and a router are a little apart
         program.summary = None
         if trace.status != 200:
@@ -224,7 +225,7 @@ class ProgramTimes(Observer):
         return len(self._programs)
 
     def __iter__(self) -> Iterator[ProgramTime]:
-        """Iterate over the programs, about in the order in which they have asked for something last."""
+        """Iterate over the programs, the longest silent ones first; those that wait or run stand anywhere."""
         return iter(self._programs.values())
 
     def get(self, key: TenantProgram) -> ProgramTime | None:
@@ -269,8 +270,8 @@ class ProgramTimes(Observer):
         return self._rates.setdefault(model, ModelRates.unknown())
 
     def _has_room(self) -> bool:
-        """Return whether there is room for one more program. If need be, the one that has asked for something
-        longest ago is forgotten. Those with open requests stay: a few are moved behind the others at a time.
+        """Return whether there is room for one more program. If need be, the one that has been silent
+        for longest is forgotten. Those with open requests stay: a few are moved behind the others at a time.
         """
         for _ in range(_MAX_LOOKS):
             if len(self._programs) < self._max_programs:

@@ -170,6 +170,19 @@ def test_the_same_name_is_another_program_for_another_tenant() -> None:
     assert program_gauge(watch, view, 5.0) == {"held": 1, "waiting": 1, "running": 0, "silent": 0}
 
 
+def test_programs_that_are_silent_for_long_are_not_counted_behind_any_number_of_others() -> None:
+    watch = Watch()
+    times = watch.programs
+    slow = [arrive(times, f"slow{number}", 0.0) for number in range(60)]
+    for number in range(30):
+        end(times, arrive(times, f"old{number}", 1.0), 2.0)
+    for trace in slow:
+        end(times, trace, 400.0)
+    view = FleetView([], [], 0, 0)
+    assert program_gauge(watch, view, 410.0)["silent"] == 60
+    assert {one["silent_s"] for one in live_json(watch, view, 410.0)["programs"]} == {10.0}
+
+
 steps = st.lists(
     st.tuples(
         st.sampled_from(("arrive", "send", "first", "end")),
