@@ -8,8 +8,8 @@ from stretto.cluster.placement_request import PromptKey
 from stretto.sched.observer import Observer, Observers, RequestEvent
 from stretto.sched.request_trace import RequestTrace
 
-_MOST = 512
-"""Events that wait: some milliseconds of work."""
+_MOST = 128
+"""Events that wait: about a millisecond of work."""
 
 
 class DeferredObservers(Observer):
