@@ -11,9 +11,8 @@ _MOST_MIDDLE = 100
 
 def spare_collector() -> None:
     """Let the garbage collector of this process look at nothing that the start has made, at new objects less
-    often, twice at most, and at all objects once in a million new ones, as is usual: calls leave no cycles
-    behind, and looking for them is a tenth of their cost. So most looks are at few objects, and take little
-    time.
+    often, twice at most, and at all objects once in a million new ones: calls leave no cycles behind, and
+    looking for them is a tenth of their cost. So most looks are at few objects, and take little time.
     """
     gc.collect()
     gc.freeze()

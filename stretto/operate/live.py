@@ -99,31 +99,36 @@ class _Present(NamedTuple):
     Attributes:
         busy: programs that wait or run, by their state.
         num_silent: number of the other programs, by tenant.
-        silent: some of the others, about the longest silent ones.
+        silent: some of the others, those that have been silent for longest.
     """
 
     busy: Mapping[str, list[_PresentProgram]]
     num_silent: Counter[str]
     silent: Sequence[ProgramTime]
 
+    @property
+    def num_by_state(self) -> Mapping[str, int]:
+        """Number of programs in each state."""
+        busy = {state: len(programs) for state, programs in self.busy.items()}
+        return {**busy, "silent": self.num_silent.total()}
+
 
 def program_gauge(watch: Watch, fleet: FleetView, now_s: float) -> Mapping[str, int]:
     """Return how many programs of the last minutes are in each state."""
-    present = _present(watch.programs, fleet, now_s)
-    busy = {state: len(programs) for state, programs in present.busy.items()}
-    return {**busy, "silent": present.num_silent.total()}
+    return _present(watch.programs, fleet, now_s).num_by_state
 
 
 def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
     """Return what the live page shows."""
-    busy, num_silent, silent = _present(watch.programs, fleet, now_s)
+    present = _present(watch.programs, fleet, now_s)
+    busy, num_silent, silent = present
     by_state = Counter((one.program.tenant, state) for state, programs in busy.items() for one in programs)
     by_state.update({(tenant, "silent"): num for tenant, num in num_silent.items()})
     rows: list[dict[str, Any]] = []
     for state, programs in busy.items():
         first = sorted(programs, key=attrgetter("since_s"))[: _MAX_PROGRAMS - len(rows)]
         rows += [_program_row(state, one, now_s) for one in first]
-    longest = sorted(silent, key=attrgetter("last_s"))[: _MAX_PROGRAMS - len(rows)]
+    longest = silent[: _MAX_PROGRAMS - len(rows)]
     rows += [_program_row("silent", _PresentProgram(one.last_s, one), now_s) for one in longest]
     slowest = watch.programs.slowest(now_s)
     by_worker, by_tenant = _counted(watch.metrics.totals())
@@ -133,7 +138,7 @@ def live_json(watch: Watch, fleet: FleetView, now_s: float) -> dict[str, Any]:
         "waiting": fleet.num_waiting,
         "held": fleet.num_held,
         "programs": rows,
-        "num_programs": num_silent.total() + sum(map(len, busy.values())),
+        "states": present.num_by_state,
         "tenants": [
             {"tenant": name, **{state: by_state[name, state] for state in _STATES}, **counts._asdict()}
             for name, counts in sorted(by_tenant.items())

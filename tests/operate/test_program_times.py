@@ -167,7 +167,8 @@ def test_the_same_name_is_another_program_for_another_tenant() -> None:
     shown = live_json(watch, view, 5.0)
     rows = [(one["tenant"], one["state"], one["why"], one["for_s"]) for one in shown["programs"]]
     assert rows == [("b", "held", "no room", 3.0), ("a", "waiting", "", 4.0)]
-    assert program_gauge(watch, view, 5.0) == {"held": 1, "waiting": 1, "running": 0, "silent": 0}
+    states = {"held": 1, "waiting": 1, "running": 0, "silent": 0}
+    assert program_gauge(watch, view, 5.0) == shown["states"] == states
 
 
 def test_programs_that_are_silent_for_long_are_not_counted_behind_any_number_of_others() -> None:

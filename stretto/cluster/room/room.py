@@ -453,6 +453,7 @@ class Room:
     def check_invariants(self) -> None:
         """Check that counts agree, and that nothing is held that has room. For tests."""
         self.held.check_invariants()
+        self._turns.check_invariants()
         self._index.check_invariants()
         lanes = dict.fromkeys(self.instances, 0)
         for key, arrived in self._requests.items():

@@ -80,6 +80,10 @@ class HeldTurns:
         clears_s = self._rooms.clears_s(self._next_s.get(holding.key, math.inf))
         return self._rooms.roomiest(holding.context, keeps_reserve=now_s < clears_s)
 
+    def check_invariants(self) -> None:
+        """Check that nothing is kept of what is held no longer. For tests."""
+        assert all(self._held.get(key) is not None for key in self._next_s)
+
     def _passing(self, now_s: float) -> Iterator[tuple[Holding, float, InstanceRoom]]:
         """Yield requests that need less than what is next and does not fit, where nothing is cleared."""
         while (holding := self._held.best(now_s, self._rooms.free())) is not None:
