@@ -16,14 +16,16 @@ from collections.abc import Iterable, Iterator
 import pytest
 from support.virtual_loop import in_real_time
 
+from stretto.cluster.kv_events import BlockRemoved, BlockStored
+from stretto.cluster.messages import KVReport
 from stretto.model.tasks import Task
 from stretto.runtime.instances.frames import READ_BYTES, Frames, framed
 from stretto.runtime.instances.outbox import Outbox
 from stretto.runtime.instances.process_worker import Mail
 from stretto.runtime.instances.reading import MessageReading
 from stretto.runtime.instances.thread import Mailbox
-from stretto.runtime.worker import CloseEngine, Command, ForgetQuery, RunBatch
-from stretto.sched.engine_events import BatchDone, InstanceReady
+from stretto.runtime.worker import CloseEngine, Command, ForgetQuery, RunBatch, SuspendTasks
+from stretto.sched.engine_events import AllSuspended, BatchDone, InstanceReady, Suspended
 from stretto.sched.messages import Event
 
 
@@ -132,6 +134,22 @@ async def test_a_foreign_object_that_unpickles_slowly_holds_up_its_instance_and_
     await ended.wait()
     assert received == [0, 1, 2, 3]
     assert ends == [None]
+    reading.close()
+
+
+@in_real_time
+async def test_reports_of_caches_and_suspended_tasks_of_a_process_are_read_at_once() -> None:
+    received: list[Event] = []
+    reading = MessageReading(received.append, lambda error: None, "reading")
+    events: list[Event] = [
+        KVReport("llm", 0, (BlockStored(b"block", b"parent", (1, 2)), BlockRemoved(b"other"))),
+        Suspended("llm", 0, 7, (3, 4)),
+        AllSuspended("llm", 0),
+    ]
+    for event in events:
+        reading.read(pickle.dumps(event))
+    assert received == events
+    assert pickle.loads(pickle.dumps(SuspendTasks())) == SuspendTasks()
     reading.close()
 
 
