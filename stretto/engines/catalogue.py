@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from stretto.engines.batch.calls import Calls, CallsConfig
@@ -18,6 +19,7 @@ from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
 from stretto.engines.llms import RECOVER_S, is_url, llm_engine, shared_device
 from stretto.engines.profiles import PROFILES
 from stretto.model.deployment import Deployment, deploy
+from stretto.model.errors import ConfigError
 from stretto.model.extras import imports_of
 from stretto.model.profile import Profile
 from stretto.model.tools import Tool
@@ -174,7 +176,12 @@ def tools_engine(
         max_result_chars: largest number of characters of a result that the LLM reads; it is told what was
             cut.
         records: memory of the turns of named runs, such as a `stretto.ToolJournal`.
+
+    Raises:
+        ConfigError: `records` is the path of a file.
     """
+    if isinstance(records, str | Path):
+        raise ConfigError(f"records is a path; a journal in that file is ToolJournal({str(records)!r})")
     config = ToolsConfig(as_tools(tools), max_result_chars, records)
     profile = PROFILES["tools"]
     # Each call has a time of its own, and the effects of a turn run one after the other.

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from stretto.components import AgentRun, tool
 from stretto.engines.catalogue import tools_engine
 from stretto.engines.scripted.engine import ScriptedLLM
 from stretto.model.deployment import deploy
-from stretto.model.errors import JournalError, StrettoError
+from stretto.model.errors import ConfigError, JournalError, StrettoError
 from stretto.model.tasks import Decode, LLMTask
 from stretto.model.tools import Tool, ToolResult
 
@@ -128,3 +129,9 @@ def test_one_process_at_a_time_uses_a_journal(tmp_path: Path) -> None:
     two.close()
     with pytest.raises(JournalError, match="not open"):
         two.begin(("", "a", "1"), 1)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_in_place_of_a_journal_is_refused(kind: Callable[[str], Any]) -> None:
+    with pytest.raises(ConfigError, match=r"records is a path; .* is ToolJournal\('orders.journal'\)"):
+        tools_engine([], records=kind("orders.journal"))
