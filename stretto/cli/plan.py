@@ -112,7 +112,9 @@ def plan(given: PlanOptions) -> None:
         planned = _planned(problem, by, given.seconds, counted_by)
     if given.html is not None:
         rows, notes = list(plan_rows(planned)), list(plan_notes(planned))
-        page = gantt_page(problem.app.name, planned.done, problem.models, problem.machine, rows, notes)
+        page = gantt_page(
+            problem.app.name, planned.done, planned.problem.models, problem.machine, rows, notes
+        )
         parsing.write("--html", given.html, page)
     if given.as_json:
         print(json.dumps(planned.as_json(), indent=2))

@@ -103,6 +103,22 @@ def test_the_chart_as_a_page(stretto: CommandLine, files: tuple[Path, Path]) -> 
     assert "--html" in ended.err
 
 
+def test_the_page_of_a_plan_whose_nodes_have_servers_apart(stretto: CommandLine, tmp_path: Path) -> None:
+    app, requests = tmp_path / "app.yaml", tmp_path / "in.jsonl"
+    machine, page = tmp_path / "box.yaml", tmp_path / "plan.html"
+    chain = "{name: chained, model: vicuna-13b-v1.5, max_tokens: 90, chain: true}"
+    app.write_text(f"nodes: [{chain}, {{name: other, model: vicuna-13b-v1.5, max_tokens: 60}}]", "utf-8")
+    lines = [{"custom_id": str(at), "prompt_tokens": 10, "nodes": ["other"]} for at in range(500)]
+    long = {"prompt_tokens": 0, "chunks": [1000] * 5, "nodes": ["chained"]}
+    lines += [{"custom_id": f"long {at}", **long} for at in range(2)]
+    requests.write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    machine.write_text("{gpu: A100-80G, count: 2}", "utf-8")
+    options = ("--machine", machine, "--planner", "moldable_list", "--draws", "1", "--html", page)
+    ended = stretto("plan", app, "--requests", requests, *options)
+    assert ended.code == 0, ended
+    assert "vicuna-13b-v1.5 (servers 2)" in page.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
