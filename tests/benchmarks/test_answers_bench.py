@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def data(tmp_path: Path) -> Path:
         {"doc_id": one["doc_id"], "question": f"What were sales in {one['doc_id']}?", "answer": ["$4"]}
         for one in reports
     ]
-    rows = {
+    rows: dict[str, Sequence[Mapping[str, object]]] = {
         "squad_xquad_en/documents": articles,
         "squad_xquad_en/questions": asked,
         "tatqa/documents": reports,
@@ -80,7 +81,7 @@ def test_halves_share_no_question_whatever_is_drawn_of_them(data: Path) -> None:
         for count in (2, 4):
             for half in ("chosen on", "reported"):
                 counts = {"xquad": count, "tatqa": 2, "long": 0}
-                drawn[half] |= {*read_sets(data, counts, half, seed).questions}  # type: ignore[arg-type]
+                drawn[half] |= {*read_sets(data, counts, half, seed).questions}
     assert len(drawn["chosen on"]) == len(drawn["reported"]) == 3
     assert not drawn["chosen on"] & drawn["reported"]
 

@@ -14,9 +14,10 @@ def test_people_hardly_notice_a_batch_that_gets_a_server() -> None:
     size = Size((2,), (2,), ("short answers",), repeats=1, end_s=26.0)
     report = measure(size, BenchmarkOptions(seed=3))
     (row,) = report.table(TABLE).values()
-    assert row.values["p95_times"] <= 1.1
-    assert row.values["of_best"] >= 0.9
-    assert row.values["lines_per_s"] > 0.4 * row.values["alone_lines_per_s"]
+    found = {name: value for name, value in row.values.items() if isinstance(value, int | float)}
+    assert found["p95_times"] <= 1.1
+    assert found["of_best"] >= 0.9
+    assert found["lines_per_s"] > 0.4 * found["alone_lines_per_s"]
 
 
 def test_runs_repeat_and_servers_that_are_slower_than_believed_are_learned() -> None:

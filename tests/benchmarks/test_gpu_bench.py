@@ -17,6 +17,7 @@ from benchmarks.gpu import attention, checks, command_line, model
 from benchmarks.gpu.goals import goals
 from benchmarks.gpu.measure import Place, copy_bytes_per_s, hardware
 from benchmarks.report import Row
+from stretto.engines.transformer.paged_decodes import PagedDecodes
 
 HERE = Place(DEVICE, time.monotonic() + 3600)
 
@@ -42,8 +43,8 @@ def test_kernels_are_checked() -> None:
 
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_unless_kernels_run()
-    right = checks.PagedDecodes.attend
-    monkeypatch.setattr(checks.PagedDecodes, "attend", lambda *args: right(*args) * 1.001)
+    right = PagedDecodes.attend
+    monkeypatch.setattr(PagedDecodes, "attend", lambda *args: right(*args) * 1.001)
     (row, _) = checks.check_kernels(HERE, checks.SMALL_CASES, (torch.float32,))
     assert row.values["right"] is False
 

@@ -26,6 +26,7 @@ from benchmarks.report import Row
 from stretto.model.errors import BadReply, EngineFailure, EngineTimeout, EngineUnavailable, InternalError
 
 Requests = list[dict[str, Any]]
+MakeServer = Callable[..., tuple[VLLMServer, Requests]]
 
 
 class Counting:
@@ -46,7 +47,7 @@ class Counting:
 
 
 @pytest.fixture
-def vllm() -> Iterator[Callable[..., tuple[VLLMServer, Requests]]]:
+def vllm() -> Iterator[MakeServer]:
     """Makes a vLLM server's client whose server answers by rule, and the requests it is sent."""
     with ThreadPoolExecutor(4) as threads:
 
@@ -86,14 +87,14 @@ def test_first_tokens_come_from_cold_and_cached_prompts_in_turn() -> None:
     assert {row.name: row.values["median_ms"] for row in rows} == {"one, cold": 30, "one, 448 cached": 10}
 
 
-def test_a_server_gets_a_request_of_token_ids_for_each_prompt(vllm) -> None:
+def test_a_server_gets_a_request_of_token_ids_for_each_prompt(vllm: MakeServer) -> None:
     server, requests = vllm()
     assert server.generate([[1, 2], [3, 4], [5, 6]]) == 3 * NEW_TOKENS
     assert sorted(body["prompt"] for body in requests) == [[1, 2], [3, 4], [5, 6]]
     assert all(body["ignore_eos"] and body["temperature"] == 0 for body in requests)
 
 
-def test_a_measurement_finds_in_the_cache_what_it_has_put_there(vllm) -> None:
+def test_a_measurement_finds_in_the_cache_what_it_has_put_there(vllm: MakeServer) -> None:
     server, requests = vllm()
     prompt = list(range(8))
     assert server.first_token_s(prompt, 0) > 0
@@ -102,20 +103,20 @@ def test_a_measurement_finds_in_the_cache_what_it_has_put_there(vllm) -> None:
     assert requests[0]["cache_salt"] != requests[1]["cache_salt"] == requests[2]["cache_salt"]
 
 
-def test_a_cache_that_holds_something_else_is_noticed(vllm) -> None:
+def test_a_cache_that_holds_something_else_is_noticed(vllm: MakeServer) -> None:
     server, requests = vllm()
     requests.append({"cache_salt": "vLLM 1", "prompt": [1, 2]})
     with pytest.raises(InternalError, match="2 tokens cached, not 0"):
         server.first_token_s([1, 2, 3, 4], 0)
 
 
-def test_an_answer_that_is_too_short_does_not_count(vllm) -> None:
+def test_an_answer_that_is_too_short_does_not_count(vllm: MakeServer) -> None:
     server, _ = vllm(num_missing=1)
     with pytest.raises(BadReply, match="was to complete"):
         server.generate([[1, 2]])
 
 
-def test_a_refusal_is_reported(vllm) -> None:
+def test_a_refusal_is_reported(vllm: MakeServer) -> None:
     server, _ = vllm(status=500)
     with pytest.raises(BadReply, match="answered 500"):
         server.generate([[1, 2]])

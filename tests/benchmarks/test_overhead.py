@@ -85,7 +85,7 @@ def test_an_admission_by_the_pool_takes_as_many_calls_whether_few_or_many_are_he
 
 
 @pytest.mark.long
-def test_the_report_has_every_table_and_goal(monkeypatch) -> None:
+def test_the_report_has_every_table_and_goal(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Peer("Absent", "benchmarks.overhead.peers.no_such_file", "no-such-package")
     monkeypatch.setattr("benchmarks.overhead.benchmark.PEERS", (*PEERS[:3], missing))
     report = measure(TOY, BenchmarkOptions(seed=3))

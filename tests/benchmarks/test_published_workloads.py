@@ -38,8 +38,8 @@ def data(tmp_path: Path) -> Path:
         {"timestamp": 0, "input_length": 700, "output_length": 6, "hash_ids": [0, 1]},
         {"timestamp": 9, "input_length": 900, "output_length": 6, "hash_ids": [0, 2]},
     ]
-    with gzip.open(folder / "mooncake_synthetic.jsonl.gz", "wt") as file:
-        file.writelines(json.dumps(request) + "\n" for request in requests)
+    with gzip.open(folder / "mooncake_synthetic.jsonl.gz", "wt") as trace:
+        trace.writelines(json.dumps(request) + "\n" for request in requests)
     return tmp_path
 
 

@@ -1,6 +1,7 @@
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -29,7 +30,7 @@ def test_a_goal_is_met_from_the_side_that_is_better() -> None:
     assert Goal("", 25, 25, "higher").met
 
 
-def test_json_holds_all_that_the_report_says(tmp_path) -> None:
+def test_json_holds_all_that_the_report_says(tmp_path: Path) -> None:
     write_json(REPORT, tmp_path / "report.json")
     read = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert read == json.loads(json.dumps(REPORT.as_dict()))
@@ -86,7 +87,7 @@ def test_an_unknown_benchmark_is_refused_with_those_there_are() -> None:
     assert all(name == benchmark.name for name, benchmark in BENCHMARKS.items())
 
 
-def test_a_plot_shows_the_tables_its_benchmark_names(tmp_path) -> None:
+def test_a_plot_shows_the_tables_its_benchmark_names(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks.plotting import plot
 

@@ -36,7 +36,7 @@ def fewest_misses(texts: Sequence[str], num_blocks: int) -> int:
         num_missed = len(path) - next((i for i, block in enumerate(path) if block not in held), len(path))
         room = num_blocks - len(path)
         others = [block for block in sorted(held) if block not in path]
-        choices = [frozenset()] if room == 0 else []
+        choices: list[frozenset[str]] = [frozenset()] if room == 0 else []
         for mask in range(1 << len(others)):
             kept = frozenset(block for i, block in enumerate(others) if mask >> i & 1)
             if len(kept) == min(room, len(others)):

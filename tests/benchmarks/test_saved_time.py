@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,8 @@ def test_the_virtual_part_has_every_table_and_keeps_its_bounds() -> None:
     for row in rows.values():
         if row.name != PAPER:
             assert row.origin == "simulated"
-            assert row.values["bound_s"] <= row.values["all_s"] <= row.values["none_s"] + 0.05
+            found = {name: value for name, value in row.values.items() if isinstance(value, int | float)}
+            assert found["bound_s"] <= found["all_s"] <= found["none_s"] + 0.05
     assert len(report.table(ABLATION)) == 2 + 2 * len(PASSES)
     assert set(report.table(POLICIES_ONE)) == set(ORDERS)
     assert len(report.goals) == 3
@@ -54,13 +56,15 @@ def test_the_scripted_llm_writes_as_many_tokens_as_asked(tokens: int) -> None:
 
 
 def test_documents_become_as_many_chunks_as_asked() -> None:
-    (document,) = inputs(37)["files"]  # type: ignore[misc]
+    files = inputs(37)["files"]
+    assert isinstance(files, list)
+    (document,) = files
     assert len(document.sections) == 37
     assert all(380 <= len(section.text) <= 400 for section in document.sections)
 
 
 @pytest.mark.long
-def test_the_real_part_answers_alike_with_and_without_passes(tmp_path) -> None:
+def test_the_real_part_answers_alike_with_and_without_passes(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     from benchmarks.common.checkpoint import TINY
     from benchmarks.passes.real import real_rows

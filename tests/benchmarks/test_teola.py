@@ -3,13 +3,14 @@
 import json
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.teola.benchmark import TeolaSize, measure
 from benchmarks.teola.compare import Scenario, compare
-from benchmarks.teola.costs import SLOW, LinearStep, engines, models, one_token, prices, prompt
+from benchmarks.teola.costs import SLOW, LinearStep, ModelClass, engines, models, one_token, prices, prompt
 from benchmarks.teola.examples import BATCH_SIZES, BREAKDOWN, CHAIN
 from benchmarks.teola.limits import LIMITS
 from benchmarks.teola.overhead import _noting, idle_s
@@ -99,7 +100,9 @@ def test_both_branches_of_search_are_taken() -> None:
 def test_documents_become_as_many_chunks_as_their_size_says() -> None:
     known = {**SAMPLE, "finqa": DatasetSizes((40,), (1020 * 5 + 8,))}
     (query,) = queries("naive", known, 1, 0.0, 0, dataset="finqa")
-    (document,) = query.inputs["files"]  # type: ignore[misc]
+    files = query.inputs["files"]
+    assert isinstance(files, list)
+    (document,) = files
     assert len(document.sections) == 6
     assert abs(len(str(query.inputs["question"])) - 40) <= 2
 
@@ -128,7 +131,7 @@ def test_larger_models_take_longer_over_a_token_and_a_prompt() -> None:
 
 
 @pytest.mark.parametrize("model", models().values(), ids=lambda model: model.name)
-def test_the_least_profile_is_no_slower_than_any_steps(model) -> None:
+def test_the_least_profile_is_no_slower_than_any_steps(model: ModelClass) -> None:
     least = model.least()
     for tokens in (1, 30, 64, 65, 200, 512):
         whole_s = least.batch_s(tokens) + least.per_output_s
@@ -139,7 +142,7 @@ def test_the_least_profile_is_no_slower_than_any_steps(model) -> None:
 
 
 @pytest.mark.parametrize("model", [*models().values(), SLOW], ids=lambda model: model.name)
-def test_no_steps_read_tokens_faster_than_the_least_profile(model) -> None:
+def test_no_steps_read_tokens_faster_than_the_least_profile(model: ModelClass) -> None:
     token_s = model.least().per_unit_s
     assert token_s > 0
     for tokens in (1, 64, 130, 257, 511, 512):
@@ -176,7 +179,7 @@ def test_idle_is_what_no_interval_covers() -> None:
     assert idle_s(2.0, 5.0, [(1.0, 9.0)]) == 0.0
 
 
-def test_engines_that_note_their_times_can_go_to_processes(tmp_path) -> None:
+def test_engines_that_note_their_times_can_go_to_processes(tmp_path: Path) -> None:
     for engine in Testbed("7B").engines(SCHEMES[OURS]):
         noting = _noting(engine, tmp_path, "process")
         replica = noting.replicas[0]
@@ -187,7 +190,7 @@ def test_engines_that_note_their_times_can_go_to_processes(tmp_path) -> None:
     assert len(list(tmp_path.iterdir())) == len(Testbed("7B").engines())
 
 
-def test_sizes_come_from_a_folder(tmp_path) -> None:
+def test_sizes_come_from_a_folder(tmp_path: Path) -> None:
     def write(name: str, *rows: object) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -51,7 +51,7 @@ def engines(fail: bool = False) -> list[Deployment]:
 def test_programs_answer_what_the_apps_do() -> None:
     pytest.importorskip("bm25s")
 
-    async def both() -> tuple[list[object], list[object]]:
+    async def both() -> tuple[Sequence[object], Sequence[object]]:
         async with Runtime(engines()) as runtime:
             inputs = {"question": QUESTION, "files": DOCUMENTS}
             apps = [

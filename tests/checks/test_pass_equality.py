@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_only_near_ties_excuse_a_difference(base: CheckedAnswer, other: CheckedA
     }[outcome]
 
 
-def write_squad(folder) -> None:
+def write_squad(folder: Path) -> None:
     paragraphs = [
         ["The stretto is a passage where voices overlap.", "Bach closed fugues with it, often twice."],
         ["The river runs from the mountains to the sea.", "Old bridges cross it in every village."],
@@ -55,13 +56,13 @@ def write_squad(folder) -> None:
 
 
 @pytest.mark.long
-def test_the_command_finds_real_engines_equal(tmp_path, capsys) -> None:
+def test_the_command_finds_real_engines_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sentence_transformers")
     write_squad(tmp_path)
     assert main(["--data", str(tmp_path), "--questions", "2"]) == 0
     assert "2 questions over squad_xquad_en" in capsys.readouterr().out
 
 
-def test_the_command_says_what_data_it_wants(tmp_path, capsys) -> None:
+def test_the_command_says_what_data_it_wants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--data", str(tmp_path)]) == 2
     assert "squad_xquad_en" in capsys.readouterr().out

@@ -59,7 +59,7 @@ def _chunk(request: pytest.FixtureRequest) -> Case:
 
 
 def _embed(request: pytest.FixtureRequest) -> Case:
-    items = [{"texts": "hello"}, {"texts": CHUNKS[0]}, {"texts": Hit(CHUNKS[1], 0.5)}]
+    items: list[Inputs] = [{"texts": "hello"}, {"texts": CHUNKS[0]}, {"texts": Hit(CHUNKS[1], 0.5)}]
     return Case(request.getfixturevalue("embedding"), "embed", items, {"texts": VECTORS[0]})
 
 
@@ -77,7 +77,7 @@ def _search(engine: BatchEngine) -> Case:
 
 def _rerank(request: pytest.FixtureRequest) -> Case:
     hits = [Hit(chunk, 0.1 * chunk.index) for chunk in CHUNKS]
-    items = [{"hits": hits}, {"hits": hits[:1]}, {"hits": []}]
+    items: list[Inputs] = [{"hits": hits}, {"hits": hits[:1]}, {"hits": []}]
     engine = Reranking(RerankingConfig())
     return Case(engine, "rerank", items, {"hits": ["text"]}, {"question": "which text is number 2?"})
 

@@ -52,7 +52,7 @@ def openai_embed(body: Mapping[str, Any]) -> object:
 
 
 def vllm_rerank(body: Mapping[str, Any]) -> object:
-    results = [
+    results: list[dict[str, Any]] = [
         {"index": index, "document": {"text": text}, "relevance_score": 1 / (1 + len(text))}
         for index, text in enumerate(body["documents"])
     ]
@@ -99,7 +99,7 @@ def test_texts_are_embedded_in_order_in_requests_within_the_servers_limit(pages:
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
         assert found.dtype == np.float32
     assert (again[0] == vectors[3]).all()
-    posted = [body.get("input") or body.get("inputs") for body in stub.posted]
+    posted = [body.get("input") or body["inputs"] for body in stub.posted]
     assert sum(map(len, posted)) == 41
     assert max(map(len, posted)) <= most
     assert stub.num_asked("GET /v1/models") == (0 if pages is TEI else 1), "asked once"

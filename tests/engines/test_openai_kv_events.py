@@ -117,7 +117,7 @@ def test_what_not_every_request_can_use_is_passed_over(event: Any) -> None:
     [
         *(None, [], 5, "text", {"ts": 1}, [0, 5], [0, [5]], [0, "x"], [0, [{}]], [0, [[]]]),
         [0, [{"type": "BlockStored"}]],
-        [0, [stored([7], None, ["a", "b"])]],
+        [0, [stored([7], None, ["a", "b"])]],  # type: ignore[list-item]
         [0, [stored([[7]], None, [1, 2])]],  # type: ignore[list-item]
     ],
 )

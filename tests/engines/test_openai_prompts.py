@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,20 +133,20 @@ def test_a_server_that_refuses_ids_is_told_how_to_get_text(tiny_checkpoint: Path
 
 def test_a_prompt_beyond_the_context_is_not_sent(tiny_checkpoint: Path) -> None:
     num_tokens = len(PromptTokenizer(tiny_checkpoint).encode(PROMPT))
-    config = {"tokenizer": str(tiny_checkpoint), "decode": Decode(max_tokens=10)}
-    ending, request = generate(model={"max_model_len": num_tokens + 9}, **config)
+    ask = partial(generate, tokenizer=str(tiny_checkpoint), decode=Decode(max_tokens=10))
+    ending, request = ask(model={"max_model_len": num_tokens + 9})
     assert isinstance(error_of(ending), CapacityError)
     assert request is None
-    ending, request = generate(model={"max_model_len": num_tokens + 10}, **config)
+    ending, request = ask(model={"max_model_len": num_tokens + 10})
     assert isinstance(ending, Done)
 
 
 @pytest.mark.parametrize("api", ["completions", "chat"])
 def test_a_limit_above_the_context_is_lowered_for_a_text(api: str) -> None:
-    config = {"tokenizer": "none", "api": api, "model": {"max_model_len": 100}}
-    _, request = generate(**config, decode=Decode(max_tokens=4096, fits_context=True))
+    ask = partial(generate, tokenizer="none", api=api, model={"max_model_len": 100})
+    _, request = ask(decode=Decode(max_tokens=4096, fits_context=True))
     assert request["max_tokens"] == 100
-    _, request = generate(**config, decode=Decode(max_tokens=4096))
+    _, request = ask(decode=Decode(max_tokens=4096))
     assert request["max_tokens"] == 4096  # the server refuses it
 
 
@@ -182,7 +183,7 @@ def test_a_model_that_is_named_need_not_be_listed() -> None:
     async def main() -> list[Any]:
         async with OpenAIStub(lambda _: HELLO, pages={"GET /v1/models": lambda _: "nothing"}) as stub:
             server = OpenAIServer(OpenAIServerConfig(stub.url, model="mine"))
-            await server.generate(LLMTask(1, "q", "answer", PROMPT, Decode()), [].append)
+            await server.generate(LLMTask(1, "q", "answer", PROMPT, Decode()), lambda _: None)
             await server.aclose()
         return [request["model"] for request in stub.requests]
 

@@ -547,7 +547,7 @@ def test_a_tenant_is_kept_apart_in_the_servers_cache() -> None:
             server = OpenAIServer(OpenAIServerConfig(stub.url))
             for tenant in ("", "one"):
                 task = LLMTask(1, "q", "answer", (Segment("x"),), Decode(), tenant)
-                await server.generate(task, [].append)
+                await server.generate(task, lambda _: None)
             await server.aclose()
         return stub.requests
 

@@ -296,7 +296,7 @@ def test_a_prefill_takes_no_place_from_what_must_be_answered() -> None:
         async with OpenAIStub(lambda _: Reply(ending="hang")) as stub:
             server = OpenAIServer(OpenAIServerConfig(stub.url, api="completions", max_connections=1))
             decoding = asyncio.create_task(
-                server.generate(LLMTask(0, "q", "answer", (QUESTION,), Decode()), [].append)
+                server.generate(LLMTask(0, "q", "answer", (QUESTION,), Decode()), lambda _: None)
             )
             while not stub.requests:
                 await asyncio.sleep(0.001)

@@ -266,8 +266,10 @@ def test_a_client_that_leaves_frees_its_place(client: Client, api: Api) -> None:
 
 # --- refusals
 
+BAD_PROMPTS: tuple[Any, ...] = (None, "", [], [[]], 5, [-1], ["a", 1])
+BAD_MESSAGES: tuple[Any, ...] = (None, [], 5, [{}], [{"role": 5, "content": "x"}])
 BAD_FIELDS: tuple[tuple[str, Any], ...] = (
-    *(("prompt", value) for value in (None, "", [], [[]], 5, [-1], ["a", 1])),
+    *(("prompt", value) for value in BAD_PROMPTS),
     *(("max_tokens", value) for value in (0, -1, "x", 2.5, 10**6, 10**30)),
     *(("temperature", value) for value in (-1, 3, "hot", float("nan"))),
     *(("top_p", value) for value in (0, 2)),
@@ -283,7 +285,7 @@ BAD_FIELDS: tuple[tuple[str, Any], ...] = (
     ("stream_options", {"include_usage": True}),
 )
 BAD_CHATS: tuple[tuple[str, Any], ...] = (
-    *(("messages", value) for value in (None, [], 5, [{}], [{"role": 5, "content": "x"}])),
+    *(("messages", value) for value in BAD_MESSAGES),
     ("messages", [{"role": "user", "content": 5}]),
     *(("tools", []), ("top_logprobs", 2), ("max_completion_tokens", 0)),
 )

@@ -51,7 +51,7 @@ def _unigram() -> Tokenizer:
         *((word, -3.0) for word in (*WORDS, "▁")),
     ]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     return tokenizer
 
 
@@ -59,22 +59,22 @@ def _word_level() -> Tokenizer:
     tokenizer = Tokenizer(
         models.WordLevel({t: i for i, t in enumerate(("<unk>", *SPECIAL, *WORDS))}, unk_token="<unk>")
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 
 
 def _word_piece() -> Tokenizer:
     words = ("<unk>", *SPECIAL, *WORDS, *(f"##{word}" for word in WORDS))
     tokenizer = Tokenizer(models.WordPiece({t: i for i, t in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 
 
 def _byte_level_bpe() -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate((*SPECIAL, *alphabet))}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
@@ -126,7 +126,7 @@ def test_a_special_token_stays_one_in_a_constant_and_is_text_in_a_variable(kind:
 def test_a_character_that_is_a_special_token_is_refused(tmp_path: Path) -> None:
     vocabulary = {"<unk>": 0, "§": 1, "a": 2}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="§", unk_token="<unk>").save_pretrained(
         tmp_path
     )

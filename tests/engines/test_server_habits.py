@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,6 +82,10 @@ def chunks(*texts: str, finish: str = "stop") -> Answered:
     return as_events(*map(chunk, texts), chunk(finish=finish))
 
 
+def always(answered: Answered) -> Callable[[Body], Answered]:
+    return lambda _: answered
+
+
 APIS: tuple[Api, ...] = ("completions", "chat")
 
 
@@ -89,7 +94,7 @@ def test_thoughts_are_dropped_wherever_chunks_end(api: Api) -> None:
     text = f"<think>\n{THOUGHTS}</think>\n\nFour."
     for size in (1, 4, 1000):
         parts = [text[at : at + size] for at in range(0, len(text), size)]
-        (end,), (pieces,), _ = ends(lambda _, parts=parts: chunks(*parts), api=api)
+        (end,), (pieces,), _ = ends(always(chunks(*parts)), api=api)
         assert value(end) == ("Four.", "stop")
         assert pieces.replace("|", "") == "Four."
 
@@ -189,7 +194,7 @@ def test_a_failure_within_a_stream_is_an_error(
 def test_a_failure_with_status_200_is_an_error(is_read: bool) -> None:
     for code, kind in ((400, BadReply), (500, EngineUnavailable)):
         answered = as_json({"error": {"message": "too much", "code": code}})
-        (end,), _, _ = ends(lambda _, answered=answered: answered, is_read=is_read, token_s=1e-6)
+        (end,), _, _ = ends(always(answered), is_read=is_read, token_s=1e-6)
         assert type(end) is kind
         assert "too much" in str(end)
 
@@ -245,7 +250,7 @@ def test_a_server_that_always_streams_is_read() -> None:
 
 def test_content_of_no_known_form_is_a_bad_reply() -> None:
     for content in (5, {"text": "a"}, [5], [{"type": "text"}], [{"no": "type"}]):
-        (end,), _, _ = ends(lambda _, content=content: as_events(chunk(content)), api="chat")
+        (end,), _, _ = ends(always(as_events(chunk(content))), api="chat")
         assert type(end) is BadServer
 
 
@@ -278,6 +283,10 @@ def test_fields_that_a_server_refuses_are_left_out_from_then_on(
     assert len([one for one in caplog.records if "refuses" in one.message]) == 1
 
 
+def refusing_to_count(refused: Answered, body: Body) -> Answered:
+    return refused if "stream_options" in body else chunks("Four.")
+
+
 def test_refusals_of_other_forms_are_understood() -> None:
     forms = (
         (422, {"message": [{"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra"}]}),
@@ -287,14 +296,14 @@ def test_refusals_of_other_forms_are_understood() -> None:
     )
     for status, body in forms:
         refused = as_json(body, status)
-        found, _, _ = ends(lambda sent, no=refused: no if "stream_options" in sent else chunks("Four."))
+        found, _, _ = ends(partial(refusing_to_count, refused))
         assert value(found[0]) == ("Four.", "stop")
 
 
 def test_a_refusal_for_another_reason_is_told_at_once() -> None:
     for message in ("your prompt has no stop", "temperature sensors are not discussed here", "no seed money"):
         refused = as_json({"error": {"message": message}}, 400)
-        (end,), _, bodies = ends(lambda _, no=refused: no, [Decode(stop=("|",))])
+        (end,), _, bodies = ends(always(refused), [Decode(stop=("|",))])
         assert type(end) is BadReply
         assert message in str(end)
         assert len(bodies) == 1
@@ -317,7 +326,7 @@ def test_settings_name_fields_that_are_not_sent() -> None:
     assert json.dumps(bodies[0])
     for wrong in ({"omit": ("messages",)}, {"omit": ("model", "stream")}, {"max_tokens_field": "tokens"}):
         with pytest.raises(ConfigError):
-            OpenAIServerConfig("http://h", **wrong)  # type: ignore[arg-type]
+            OpenAIServerConfig("http://h", **wrong)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> Non
         config(tmp_path, memory_share=1.5)
     for place in ("thread", "process"):
         with pytest.raises(ConfigError, match="this executable runs in 'loop' or 'ray'"):
-            Replica(ServerProcess, config(tmp_path), runs_in=place)  # type: ignore[arg-type]
+            Replica(ServerProcess, config(tmp_path), runs_in=place)
 
 
 def test_each_program_takes_its_own_arguments(tmp_path: Path) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
-from stretto.engines.contract import StoppableEngine
+from stretto.engines.contract import BatchEngine, StoppableEngine
 from stretto.model.deployment import deploy
 from stretto.model.errors import QueryCancelled
 from stretto.model.tasks import Task
@@ -23,7 +22,7 @@ def task(number: int, op: str, **inputs: object) -> Task:
     return Task(number, "q", op, op, inputs, {})
 
 
-def answers(engine: Any, tasks: Sequence[Task], num_wanted: int) -> list[bool]:
+def answers(engine: BatchEngine, tasks: Sequence[Task], num_wanted: int) -> list[bool]:
     """Run a batch until so many looks at the flag; return which tasks have an answer."""
     looks = 0
 

@@ -9,6 +9,7 @@ from stretto.engines.batch.calculator import calculate
 from stretto.engines.batch.corpus_search import search_tool
 from stretto.engines.batch.tools import Tools, ToolsConfig
 from stretto.model.tasks import Task
+from stretto.model.tools import ToolResult
 from stretto.model.values import Document, Section
 
 
@@ -56,6 +57,7 @@ def test_documents_are_searched_by_words() -> None:
     calls = ["search: masts", "search: dragons"]
     task = Task(1, "q", "step", "call", {"call": calls}, {"result": "text"}, 2, ("call",))
     (results,) = engine.run([task])
+    assert isinstance(results, list)
     assert [result.text for result in results] == ["A ship has masts.", "Nothing was found."]
 
 
@@ -63,4 +65,5 @@ def test_a_long_result_is_cut_off() -> None:
     engine = Tools(ToolsConfig((Tool("say", "say it", lambda text: text * 9),), max_chars=10))
     task = Task(1, "q", "step", "call", {"call": "say: abc"}, {"result": "text"})
     (result,) = engine.run([task])
+    assert isinstance(result, ToolResult)
     assert result.text == "abcabcabca\n[Cut: these are the first 10 of 27 characters.]"

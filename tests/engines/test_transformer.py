@@ -50,12 +50,12 @@ def tokens_of(llm: TransformerLLM, prompt: list[int], decode: Decode) -> tuple[i
 def test_a_cancelled_prefill_leaves_its_full_blocks_in_the_cache(tiny_checkpoint: Path) -> None:
     llm = engine(tiny_checkpoint, block_tokens=16, max_batch_tokens=40)
     prompt = [5 + i % 200 for i in range(200)]
-    llm.admit_tokens(LLMTask(1, "q", "ahead", (), None), prompt, 0.0)
+    llm.admit_tokens(LLMTask(1, "q", "ahead", (), None), prompt, (0.0,))
     llm.step()
     llm.step()
     llm.cancel(1)
     llm.scheduler.check_invariants()
-    llm.admit_tokens(LLMTask(2, "q", "reader", (), Decode(4, ignore_eos=True)), prompt, 0.0)
+    llm.admit_tokens(LLMTask(2, "q", "reader", (), Decode(4, ignore_eos=True)), prompt, (0.0,))
     done = drain(llm)[-1]
     assert isinstance(done, Done)
     assert done.usage.num_cached_tokens == 80, "two steps of 40 tokens"

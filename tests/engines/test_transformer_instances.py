@@ -53,7 +53,7 @@ def llm(folder: Path, runs_in: RunsIn, **settings: int) -> Deployment:
         runs_in=runs_in,
         keeps_state=True,
         recover_s=PATIENT,
-        **settings,  # type: ignore[arg-type]
+        **settings,
     )
 
 

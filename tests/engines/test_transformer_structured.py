@@ -104,8 +104,9 @@ def test_a_list_of_texts_holds_no_mark_of_the_tokenizer(
 def test_the_space_before_an_output_is_no_part_of_it(pieces: list[str]) -> None:
     """A text goes on with " sea": "sea" would be of rare tokens."""
     tokenizer = Tokenizer.from_file(str(MINI / "tokenizer.json"))
-    tokens = [tokenizer.token_to_id(piece) for piece in pieces]
+    tokens = [tokenizer.get_vocab()[piece] for piece in pieces]
     structure = structured.Structures(MINI, tokenizer.get_vocab_size()).make(Decode(regex="sea|mill"))
+    assert structure is not None
     for number, token in enumerate(tokens):
         assert structure.allowed(tokens[:number])[token]
     assert structure.allowed(tokens).nonzero().flatten().tolist() == [tokenizer.token_to_id(EOS)]
@@ -134,8 +135,9 @@ def test_a_structure_that_is_too_large_to_be_followed_is_an_error_of_the_user() 
     schema = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(1000)}}
     decode = Decode(json_schema=json.dumps(schema))
     structure = structured.Structures(MINI, tokenizer.get_vocab_size()).make(decode)
+    assert structure is not None
     with pytest.raises(ConfigError, match=r"^unusable structure: too large: .*; max is [0-9]+[^\n]*$"):
-        structure.allowed([tokenizer.token_to_id("{")])
+        structure.allowed([tokenizer.get_vocab()["{"]])
 
 
 def test_a_panic_of_the_library_fails_alone(mini: TransformerLLM, monkeypatch: pytest.MonkeyPatch) -> None:

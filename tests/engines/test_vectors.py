@@ -172,7 +172,8 @@ def test_stores_agree(postgres: BatchEngine) -> None:
 
 def unit_rows(rng: np.random.Generator, num_rows: int, dim: int) -> Vector:
     rows = rng.standard_normal((num_rows, dim)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: Vector = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
 
 
 def test_result_does_not_depend_on_order_or_batches() -> None:

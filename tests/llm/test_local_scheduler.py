@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,11 +18,11 @@ from stretto.model.errors import CapacityError, ConfigError
 TOKENS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
 
 
-def scheduler(num_blocks: int = 64, **settings: object) -> LocalScheduler:
+def scheduler(num_blocks: int = 64, **settings: Any) -> LocalScheduler:
     return LocalScheduler(
         SchedulerConfig(
             num_blocks=num_blocks, **{"block_tokens": 4, "max_running": 8, "max_batch_tokens": 16, **settings}
-        )  # type: ignore[arg-type]
+        )
     )
 
 
@@ -29,7 +31,7 @@ def prompt(count: int, first: int = 0) -> list[int]:
 
 
 def run_all(machine: LocalScheduler, kv: CheckedKV, max_repeats: int = 1) -> list[int]:
-    ended = []
+    ended: list[int] = []
     for _ in range(2000):
         if not machine.has_work():
             return ended
@@ -52,7 +54,7 @@ def test_any_workload_reads_the_right_kv_and_gives_every_block_back(data: st.Dat
     )
     kv, live, prompts = CheckedKV(machine), dict[int, TokenSequence](), list[list[int]]()
     for number in range(data.draw(st.integers(1, 12))):
-        kept = data.draw(st.sampled_from(prompts)) if prompts and data.draw(st.booleans()) else []
+        kept = data.draw(st.sampled_from(prompts)) if len(prompts) > 0 and data.draw(st.booleans()) else []
         tokens = (kept[: data.draw(st.integers(0, len(kept)))] + data.draw(TOKENS))[:40]
         prompts.append(tokens)
         sequence = TokenSequence(

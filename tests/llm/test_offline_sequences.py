@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.kv_model import VOCABULARY, CheckedKV, completion, step
@@ -14,11 +16,11 @@ from stretto.llm.step_batch import StepBatch
 LAST = 2e8
 
 
-def scheduler(num_blocks: int = 64, **settings: object) -> LocalScheduler:
+def scheduler(num_blocks: int = 64, **settings: Any) -> LocalScheduler:
     return LocalScheduler(
         SchedulerConfig(
             num_blocks, **{"block_tokens": 4, "max_running": 4, "max_batch_tokens": 32, **settings}
-        )  # type: ignore[arg-type]
+        )
     )
 
 

@@ -47,7 +47,7 @@ def test_prompts_that_share_only_their_first_token_cost_no_search_of_each_other(
     cache = PrefixCache(pool, size)
     for number in range(num_prompts):
         Token.num_compared = 0
-        tokens = [Token(token) for token in (1, number, 2, 3, 1, number)]
+        tokens: list[int] = [Token(token) for token in (1, number, 2, 3, 1, number)]
         node, _ = cache.store("", None, tokens[:size], pool.acquire(1), "q")
         last, _ = cache.store_tail("", None, [tokens[0], Token(-number - 1)], pool.acquire(1)[0], "q")
         cache.release(node)

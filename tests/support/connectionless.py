@@ -21,7 +21,7 @@ class _Transport(asyncio.Transport):
         self._body = b""
         self._parser = httptools.HttpResponseParser(self)
 
-    def write(self, data: object) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self._parser.feed_data(data)
 
     def on_body(self, data: bytes) -> None:

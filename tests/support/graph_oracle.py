@@ -85,7 +85,7 @@ class _Interpreter:
             return self._apply(primitive, inputs)
         results: list[object] = []
         columns = [inputs[port] for port in each]
-        for row in zip(*columns, strict=True):  # type: ignore[arg-type]
+        for row in zip(*columns, strict=True):
             if any(item is ABSENT for item in row):
                 results.append(ABSENT)
             elif failed := [item for item in row if isinstance(item, Failure)]:

@@ -36,9 +36,9 @@ def main(folder: Path) -> None:
     """Do the run, or go on with it, with its files in a folder."""
     mini = llm_replica(str(MINI))
     replica = Replica(mini.executable, mini.config, runs_in="process", threads=1, num_slots=4)
-    files = (folder / name for name in ("out", "failed", "journal"))
+    out, failed, journal = (folder / name for name in ("out", "failed", "journal"))
     run_job(
-        PlanJob(APP, stored(REQUESTS), "mini", lambda book: _PLAN, lambda one: replica, *files),
+        PlanJob(APP, stored(REQUESTS), "mini", lambda book: _PLAN, lambda one: replica, out, failed, journal),
         lambda *_: None,
     )
 

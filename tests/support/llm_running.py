@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from stretto.cluster.kv_events import KVEvent
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.prompt_tokens import PromptTokenizer
@@ -70,6 +71,9 @@ class SteppedServer:
             running.cancel()
             self._runner.run(_settle(running))
 
+    def suspend(self) -> list[tuple[int, tuple[int, ...]]]:
+        raise AssertionError("a server keeps its tasks")
+
     def has_work(self) -> bool:
         return bool(self._tasks or self._events)
 
@@ -84,6 +88,9 @@ class SteppedServer:
 
     def release(self, query: str) -> None:
         pass
+
+    def take_kv_events(self) -> list[KVEvent]:
+        return []
 
     def close(self) -> None:
         self._runner.run(self._server.aclose())

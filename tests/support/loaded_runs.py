@@ -107,10 +107,15 @@ def _write(task: LLMTask, decode: Decode) -> str:
 
 def engines(speeds: Speeds) -> list[Deployment]:
     """Return one instance of every engine of the apps, on a core each."""
-    tokens = {"per_token_s": speeds.embed_s / _CHUNK_TOKENS, "unit_tokens": _CHUNK_TOKENS}
     profiles = {
         "chunking": Profile(0.0002, 0.002, max_efficient_batch=1),
-        "embedding": Profile(speeds.step_s, speeds.embed_s, max_efficient_batch=16, **tokens),
+        "embedding": Profile(
+            speeds.step_s,
+            speeds.embed_s,
+            max_efficient_batch=16,
+            per_token_s=speeds.embed_s / _CHUNK_TOKENS,
+            unit_tokens=_CHUNK_TOKENS,
+        ),
         "vectors": Profile(0.0002, 0.00001, max_efficient_batch=256),
         "reranking": Profile(0.0002, speeds.rerank_s, max_efficient_batch=64),
         "web": Profile(0.3, 0.0, max_efficient_batch=8),

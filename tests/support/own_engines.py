@@ -25,6 +25,8 @@ class ShoutingConfig:
 class Shouting:
     """A `BatchEngine` for the op `shout`: text to a loud one."""
 
+    op_names: Sequence[str] = ()
+
     def __init__(self, config: ShoutingConfig) -> None:
         self._mark = config.mark
 

@@ -114,7 +114,7 @@ class _Builder:
         return Ref(name)
 
     def mapped(
-        self, op: str, port: str, source: Ref, item: str, *more: Arg, flat: bool = False, **config: object
+        self, op: str, port: str, source: Ref, item: str, *more: Arg, flat: bool = False, **config: Any
     ) -> Ref:
         hints = ("batchable",) if self.chance(90) else ()
         type_ = item if flat else f"list[{item}]"
@@ -206,7 +206,7 @@ class _Builder:
         kv = self.add("prefill", list(args.values()), "kv", prompt=prompt, engine=engine)
         for _ in range(2 if self.chance(20) else 1):
             if self.chance(30):
-                config: dict[str, object] = {"items": "json_list", "max_tokens": 10}
+                config: dict[str, Any] = {"items": "json_list", "max_tokens": 10}
                 hints: tuple[str, ...] = ("splittable",) if self.chance(80) else ()
                 type_ = "list[text]"
             else:

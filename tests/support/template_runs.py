@@ -78,4 +78,9 @@ class TemplateRun:
 
     def spans(self, engine: str) -> list[tuple[float, float]]:
         """Return when each piece of work of an engine began and ended."""
-        return [(s.start_s, s.end_s) for s in self.driver.recorder.spans if s.engine == engine]
+        found = []
+        for span in self.driver.recorder.spans:
+            if span.engine == engine:
+                assert span.end_s is not None
+                found.append((span.start_s, span.end_s))
+        return found

@@ -129,7 +129,9 @@ def assert_nothing_is_left(driver: VirtualDriver) -> None:
     """Check that there is no queue, no running work and no state of any query."""
     assert driver.system.is_idle()
     for name in BATCH_ENGINES:
-        assert driver.instances.batch_engines[name]._collections == {}, name
+        engine = driver.instances.batch_engines[name]
+        assert isinstance(engine, FakeBatch)
+        assert engine._collections == {}, name
     for llm in driver.instances.llms.values():
         assert isinstance(llm, ProfiledLLM)
         assert not llm._held

@@ -29,7 +29,7 @@ class Calls:
     idempotency key among them or changes nothing more.
     """
 
-    op_names = ("call",)
+    op_names: Sequence[str] = ("call",)
 
     def __init__(self, config: CallsConfig) -> None:
         self._functions = config.functions
