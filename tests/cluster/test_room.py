@@ -176,6 +176,38 @@ def test_a_shared_opening_counts_once() -> None:
     assert room.blocks.tokens == (30 + 3 * 10) * BLOCK
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_blocks_inside_are_found_as_if_each_were_counted_alone(seed: int) -> None:
+    draw, inside, program = random.Random(seed), BlocksInside(), Program("any", 0.0)
+    contexts: list[Context] = []
+
+    def prompt() -> list[bytes]:
+        letters = [draw.choice("ab") for _ in range(draw.randrange(9))]
+        return ["".join(letters[: end + 1]).encode() for end in range(len(letters))]
+
+    for number in range(150):
+        what = draw.random()
+        if contexts and what < 0.3:
+            inside.remove(contexts.pop(draw.randrange(len(contexts))))
+        elif contexts and what < 0.6:
+            hashes = prompt()
+            request = RoomRequest(number, "any", "agent", BLOCK * len(hashes), hashes, BLOCK)
+            inside.go_on(draw.choice(contexts), request)
+        else:
+            contexts.append(Context(number, program, Silences(is_named=True), prompt(), BLOCK))
+            inside.add(contexts[-1])
+        inside.check_invariants()
+        users: dict[bytes, list[int]] = {}
+        for one in contexts:
+            for block in one.blocks:
+                users.setdefault(block, []).append(one.number)
+        assert inside.tokens == BLOCK * len(users)
+        asked = prompt()
+        of_last = [users[block] for block in asked if block in users][-1:]
+        only = of_last[0][0] if of_last and len(of_last[0]) == 1 else None
+        assert inside.find(asked) == (sum(block in users for block in asked), only)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_blocks_with_colliding_hashes_are_given_back(seed: int) -> None:
     draw, inside, program = random.Random(seed), BlocksInside(), Program("any", 0.0)
