@@ -93,8 +93,8 @@ def plan(given: PlanOptions) -> None:
         parsing.checked_target("--html", given.html)
     if given.app is None:
         raise ConfigError(
-            "name an application: stretto plan APP --requests FILE. A Batch file needs none where it is "
-            "answered: stretto run-plan --requests FILE --out FILE"
+            "name an application: stretto plan APP --requests FILE. A Batch file is not for this command: "
+            "stretto run-plan --requests FILE --out FILE answers it, and plans it if it has a --machine"
         )
     with contextlib.redirect_stdout(sys.stderr):  # an app in Python may print
         problem, counted_by = _problem(given, given.app)

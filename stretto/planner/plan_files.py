@@ -170,11 +170,12 @@ def decode_line(line: bytes) -> Any:
         ConfigError: it is no JSON, or a field is there twice.
     """
     try:
-        return _decode(line.removeprefix(BOM_UTF8).decode("utf-8"))
+        return _decode(line.removeprefix(BOM_UTF8).rstrip(b"\r\n").decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"byte {error.start + 1} is no UTF-8: {error.reason}") from error
     except json.JSONDecodeError as error:
-        raise ConfigError(f"no JSON, character {error.pos + 1}: {error.msg}") from error
+        message = error.msg.removesuffix(" at").removesuffix(" starting")
+        raise ConfigError(f"no JSON, character {error.pos + 1}: {message}") from error
 
 
 def _mapping(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -119,6 +119,7 @@ def test_requests_are_read(tmp_path: Path) -> None:
     [
         ("{", "line 2: no JSON, character 2: Expecting property name"),
         ('{"custom_id": "2", "prompt": "x"', "line 2: no JSON, character 33: Expecting ',' delimiter"),
+        ('{"custom_id": "2", "prompt": "x', "line 2: no JSON, character 30: Unterminated string$"),
         ('{"custom_id": "1", "prompt": "x"}', "line 2: custom_id '1' was used in line 1"),
         ('{"prompt": "x"}', "line 2: the key 'custom_id' is missing; it must be a text"),
         ('{"custom_id": "2"}', "line 2: a request needs"),
