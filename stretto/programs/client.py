@@ -191,7 +191,10 @@ class Client:
     async def stream(self, name: str, perf: Criteria | None) -> AsyncIterator[str]:
         """Yield the text of a variable as it is generated; see `SemanticVariable.stream`."""
         if not self._is_on_loop():
-            raise UserError("text streams on the event loop of the runtime alone: use `async with Client(…)`")
+            raise UserError(
+                "text streams on the event loop of the runtime alone: use `async with Client(…)`, "
+                "inside `async with Runtime(…)`"
+            )
         self._pending.flush()
         async for piece in self._opened().stream(name, perf):
             yield piece

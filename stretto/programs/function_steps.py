@@ -99,6 +99,7 @@ class CallSteps:
             engine=self.engine,
             transforms=TRANSFORMS,
             tries=output.num_asks,
+            name=f"{self.name}.{reply.port}",
         )
         fallback = output.strategy.fallback
         pairs = None if fallback is None else f"{self.engine}:{fallback}"

@@ -13,6 +13,7 @@ from stretto.programs.fragment import WaitingCall
 from stretto.programs.http_calls import HttpCalls, NotYet
 from stretto.programs.session_requests import SessionRequests
 from stretto.programs.wire.values import value_from_wire, value_to_wire
+from stretto.runtime.input_checks import check_criteria
 
 _MAX_TIMEOUT_S = 1e6
 """Longest timeout that is told the service, in seconds; it waits for less at a time anyway."""
@@ -68,13 +69,18 @@ class RemoteSession:
     ) -> Coroutine[Any, Any, object]:
         """Make a variable wanted, by the next request if the service does not know it yet, and return a
         coroutine that waits for it, which must be awaited.
+
+        Raises:
+            UserError: there are no such criteria.
         """
+        check_criteria(criteria)
         due_s = None if deadline_s is None else self._loop.time() + deadline_s
         self._announce(name, criteria)
         return self._get(name, criteria, deadline_s, due_s)
 
     async def stream(self, name: str, criteria: Criteria | None = None) -> AsyncIterator[str]:
         """Yield the text of a variable as it is generated."""
+        check_criteria(criteria)
         self._announce(name, criteria)
         await self._requests.all_sent()
         self._check(name)

@@ -42,8 +42,8 @@ def checked_value(value: object, where: str, depth: int = 0) -> object:
             pass
         case _:
             raise UserError(
-                f"{where} must be a text, a number, or a list of these, got {reprlib.repr(value)}; "
-                "str() makes a text of anything"
+                f"{where} must be a text, a number, a dict, or a list of these, got {reprlib.repr(value)}; "
+                "str() makes a text of anything, model_dump() or dataclasses.asdict() a dict of an object"
             )
     return value
 

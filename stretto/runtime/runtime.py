@@ -492,7 +492,9 @@ class Runtime:
         if self._loop is None:
             raise UserError("the runtime is not running: use `async with Runtime(...)`")
         if self._loop is not asyncio.get_running_loop():
-            raise UserError("the runtime belongs to another event loop")
+            raise UserError(
+                "the runtime belongs to another event loop: use `async with Runtime(...)` on this one"
+            )
         return self._loop
 
     def _started_loop(self) -> asyncio.AbstractEventLoop:

@@ -31,6 +31,7 @@ def settings_of(
     engine: str,
     transforms: str,
     tries: int,
+    name: str,
 ) -> dict[str, object]:
     """Return the settings of the step `expand` behind a generation whose reply may be asked for again.
 
@@ -40,6 +41,7 @@ def settings_of(
         steps: transforms of the reply.
         engine, transforms: engines of the generation and of the transforms.
         tries: number of times that the LLM is asked again.
+        name: beginning of the names of the steps that it becomes, by which errors tell whose they are.
     """
     parts = [
         ["text", part.text, part.role] if isinstance(part, Constant) else ["value", part.port, None]
@@ -55,6 +57,7 @@ def settings_of(
         "engine": engine,
         "transforms": transforms,
         "tries": tries,
+        "name": name,
     }
 
 
@@ -73,11 +76,12 @@ def ask_again(inputs: Mapping[str, object]) -> Graph:
     assert isinstance(checked, list)
     assert isinstance(steps, tuple)
     tries = int(str(inputs["tries"]))
+    name = f"{inputs['name']}.value"
     if len(checked) == 1:
-        value = build.add("value", "select", (Arg("value", Ref("checked", index=0)),))
+        value = build.add(name, "select", (Arg("value", Ref("checked", index=0)),))
     elif not tries:
         args = (Arg("value", Ref("reply")),)
-        value = build.add("value", "transform", args, engine=transforms, config={"steps": steps})
+        value = build.add(name, "transform", args, engine=transforms, config={"steps": steps})
     else:
         value = _one_more(build, inputs, ports, steps, transforms, tries)
     types = (("reply", "text"), ("checked", "list[any]"), *((port, "any") for port in ports))
@@ -107,20 +111,21 @@ def _one_more(
     )
     given = tuple(Arg(port, Ref(port)) for port in ports)
     args = (*given, Arg("reply", Ref("reply")), Arg("problem", Ref("checked", index=1)))
-    kv = build.add("again.prompt", "prefill", args, engine=engine, prompt=prompt)
+    name = inputs["name"]
+    kv = build.add(f"{name}.again.prompt", "prefill", args, engine=engine, prompt=prompt)
     settings = {name: tuple(one) if isinstance(one, list) else one for name, one in decode.items()}
-    reply = build.add("again", "decode", (Arg("kv", kv),), engine=engine, config=settings)
+    reply = build.add(f"{name}.again", "decode", (Arg("kv", kv),), engine=engine, config=settings)
     told = build.add(
-        "again.transform",
+        f"{name}.again.transform",
         "transform",
         (Arg("value", reply),),
         engine=transforms,
         config={"steps": steps, "tells": True},
     )
-    kept = ("prompt", "decode", "steps", "engine", "transforms")
+    kept = ("prompt", "decode", "steps", "engine", "transforms", "name")
     config = {name: inputs[name] for name in kept}
     return build.add(
-        "value",
+        f"{name}.value",
         "expand",
         (Arg("reply", reply), Arg("checked", told), *given),
         config={"body": ASK_AGAIN, "result": "any", "access": "none", **config, "tries": tries - 1},
