@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from stretto.sizing.asked import parse_servers
+from stretto.sizing.load import Load
 from stretto.sizing.measured import Enough, Measures
 from stretto.sizing.objectives import Objective, parse_objectives
+from stretto.sizing.sources import read_traffic
+from stretto.sizing.traffic_of_trace import traffic_of
+from stretto.sizing.trial import TriedFleet, run
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions.jsonl"
 OBJECTIVES = parse_objectives("p90 first_token 2s, p50 job 9s")
 
 
@@ -62,3 +69,12 @@ def test_one_objective_that_is_missed_by_far_is_enough() -> None:
     assert measures is not None
     assert measures.samples.is_cut
     assert settled(OBJECTIVES, {"first_token": [], "job": [1.0]}, 3 * [("job", 35.0)], []) is None
+
+
+def test_a_run_that_is_settled_says_what_a_whole_one_says() -> None:
+    (server,) = parse_servers("A100", "Llama-2-7b-hf")
+    traffic, objectives = traffic_of(read_traffic(EXAMPLE), 4.0, 5.0), parse_objectives("p90 job 20s")
+    fleet, load = TriedFleet(((server, 1),)), Load("sessions", 1)
+    early, whole = (run(fleet, traffic, load, objectives, 3, 20, cuts=cuts) for cuts in (True, False))
+    assert early.num_requests < whole.num_requests
+    assert early.values_s == whole.values_s
