@@ -629,6 +629,13 @@ def test_the_program_of_the_page_is_an_app(tmp_path: Path) -> None:
     assert {"draft.answer", "judge.verdict", "revise.better"} <= steps
 
 
+def test_a_program_without_parameters_is_told_that_inputs_are_parameters(tmp_path: Path) -> None:
+    asks = "def asks(): return draft('why?')\n"
+    (tmp_path / "app.py").write_text(f"{python_of(DOCS / 'planner.md')}\n\n{asks}")
+    with pytest.raises(ConfigError, match="a program to plan has a parameter for each input"):
+        read_application(Path(f"{tmp_path}/app.py:asks"))
+
+
 def test_a_function_whose_parameters_all_have_defaults_makes_a_template(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "from planner.test_deciding_apps import refine\ndef made(template=refine): return template()\n"

@@ -24,7 +24,7 @@ import msgspec
 
 from stretto.apps.template import Template
 from stretto.apps.template_file import object_in_file, template_of
-from stretto.model.errors import ConfigError, UserError
+from stretto.model.errors import ConfigError, StrettoError, UserError
 from stretto.model.user_files import is_in_file
 from stretto.planner.application import AppRequest, Named
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
@@ -86,7 +86,12 @@ def _template(where: str) -> Template:
     given = object_in_file(where)
     if inspect.isfunction(given) and inputs_of(given):
         return program_of(given)
-    return template_of(given, where)
+    try:
+        return template_of(given, where)
+    except ConfigError:
+        raise
+    except StrettoError as error:  # as of a program without parameters, which calls semantic functions
+        raise ConfigError(f"{where}: {error}; a program to plan has a parameter for each input") from error
 
 
 def _belief(step: str, answers: Any) -> AnswerBelief | str:
