@@ -64,7 +64,7 @@ def test_an_added_replica_starts_and_serves(fleet: Fleet) -> None:
     assert fleet.add(ONE, 0.0) == [StartInstance("llm", 0, ONE)]
     assert fleet.state == {0: "starting"}
     assert fleet.is_hopeful
-    assert fleet.serving == ()
+    assert list(fleet.serving) == []
     assert fleet.next_due_s() == 5
     fleet.ready(0, 1.0)
     assert fleet.serving == (0,)
@@ -317,7 +317,7 @@ class World:
         self.stopping: dict[int, tuple[Fleet, str]] = {}
         self.started: list[int] = []
         self.ended: set[int] = set()
-        self.trace: list[object] = []
+        self.trace: list[list[FleetAction]] = []
 
     def do(self, fleet: Fleet, actions: list[FleetAction]) -> None:
         self.trace.append(actions)

@@ -17,7 +17,7 @@ ROOMS = RoomPerInstance(num_slots=256, capacity_tokens=100_000)
 
 def begin_lines(room: OfflineRoom, until_s: float, most: int = 1000) -> list[float]:
     """Begin offline requests as soon as each may, from 0 on, of which `most` run at a time; return when."""
-    now_s, times = 0.0, []
+    now_s, times = 0.0, list[float]()
     while now_s < until_s:
         if room.takes_one(now_s):
             room.started(1000 + len(times), 200, 50, now_s, is_offline=True)

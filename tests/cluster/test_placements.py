@@ -14,7 +14,7 @@ from stretto.cluster.instances import InstanceTable
 from stretto.cluster.kv_events import BlockStored
 from stretto.cluster.load_order import Load
 from stretto.cluster.messages import KVReport
-from stretto.cluster.placement import Dispatched, Left, Placement
+from stretto.cluster.placement import Choice, Dispatched, Left, Placement
 from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.placements.least_loaded import LeastLoaded
 from stretto.cluster.placements.least_seconds import LeastSeconds
@@ -37,6 +37,12 @@ def table(policy: Placement, *views: InstanceView) -> InstanceTable:
     return instances
 
 
+def choice_of(policy: Placement, request: PlacementRequest, instances: InstanceTable, now_s: float) -> Choice:
+    choice = policy.choose(request, instances, now_s)
+    assert choice is not None
+    return choice
+
+
 def report(instance: int, *blocks: bytes) -> KVReport:
     return KVReport("llm", instance, [BlockStored(block, b"", ()) for block in blocks])
 
@@ -44,8 +50,7 @@ def report(instance: int, *blocks: bytes) -> KVReport:
 def test_least_seconds_prices_what_is_there_the_prefill_and_the_decode() -> None:
     policy = LeastSeconds()
     instances = table(policy, InstanceView(0, SLOW, 1000, prefill_s=0.5), InstanceView(1, SLOW, 1000))
-    choice = policy.choose(PLAIN, instances, 0.0)
-    assert choice is not None
+    choice = choice_of(policy, PLAIN, instances, 0.0)
     assert choice.instance == 1
     assert choice.terms == {"queue_s": 0.0, "prefill_s": 1.0, "decode_s": 1.0, "delay_s": 0.0}
     assert choice.reason == "ends first; holds 0 of 100 tokens"
@@ -55,23 +60,21 @@ def test_unlike_instances_are_compared_by_their_own_profiles() -> None:
     policy = LeastSeconds()
     busy = InstanceView(0, FAST, 1000, prefill_s=1.0)
     instances = table(policy, busy, InstanceView(1, SLOW, 1000))
-    assert policy.choose(PLAIN, instances, 0.0).instance == 0
+    assert choice_of(policy, PLAIN, instances, 0.0).instance == 0
     busy.prefill_s = 2.0
     instances.changed(0)
-    assert policy.choose(PLAIN, instances, 0.0).instance == 1
+    assert choice_of(policy, PLAIN, instances, 0.0).instance == 1
 
 
 def test_neighbours_slow_a_decode_down() -> None:
     policy = LeastSeconds()
     crowded = InstanceView(0, CROWDING, 1000, num_running=2, expected_output=10)
     instances = table(policy, crowded, InstanceView(1, CROWDING, 1000, prefill_s=0.5))
-    choice = policy.choose(PLAIN, instances, 0.0)
-    assert choice is not None
+    choice = choice_of(policy, PLAIN, instances, 0.0)
     assert (choice.instance, choice.terms["queue_s"]) == (1, 0.5), "two neighbours cost 0.6 s"
     crowded.num_running = 1
     instances.changed(0)
-    choice = policy.choose(PLAIN, instances, 0.0)
-    assert choice is not None
+    choice = choice_of(policy, PLAIN, instances, 0.0)
     assert choice.instance == 0
     assert choice.terms["decode_s"] == pytest.approx(1.3)
 
@@ -81,8 +84,7 @@ def test_a_held_prefix_wins_where_it_saves_time(queue_s: float, winner: int) -> 
     policy = LeastSeconds()
     policy.observe(report(0, *BLOCKS[:2]))
     instances = table(policy, InstanceView(0, SLOW, 1000, prefill_s=queue_s), InstanceView(1, SLOW, 1000))
-    choice = policy.choose(KEYED, instances, 0.0)
-    assert choice is not None
+    choice = choice_of(policy, KEYED, instances, 0.0)
     assert choice.instance == winner
     assert choice.held_tokens == (64 if winner == 0 else 0)
 
@@ -90,9 +92,9 @@ def test_a_held_prefix_wins_where_it_saves_time(queue_s: float, winner: int) -> 
 def test_a_hint_counts_like_a_report_and_wins_a_tie() -> None:
     policy = LeastSeconds()
     instances = table(policy, InstanceView(0, Profile(), 1000), InstanceView(1, Profile(), 1000))
-    assert policy.choose(PLAIN, instances, 0.0).instance == 0
+    assert choice_of(policy, PLAIN, instances, 0.0).instance == 0
     hinted = PlacementRequest(num_tokens=100, hints={1: 100})
-    choice = policy.choose(hinted, instances, 0.0)
+    choice = choice_of(policy, hinted, instances, 0.0)
     assert (choice.instance, choice.held_tokens) == (1, 100)
 
 
@@ -100,18 +102,18 @@ def test_blocks_count_in_the_space_of_their_instance_alone() -> None:
     policy = LeastSeconds()
     policy.observe(report(1, *BLOCKS))
     instances = table(policy, InstanceView(0, SLOW, 1000), InstanceView(1, SLOW, 1000, space="other"))
-    assert policy.choose(KEYED, instances, 0.0).instance == 0
+    assert choice_of(policy, KEYED, instances, 0.0).instance == 0
 
 
 def test_what_is_gone_holds_nothing() -> None:
     policy = LeastSeconds()
     instances = table(policy, InstanceView(0, SLOW, 1000), InstanceView(1, SLOW, 1000))
     policy.observe(report(1, *BLOCKS))
-    assert policy.choose(KEYED, instances, 0.0).instance == 1
+    assert choice_of(policy, KEYED, instances, 0.0).instance == 1
     policy.observe(Left(1))
     instances.leave(1)
     policy.observe(report(1))
-    choice = policy.choose(KEYED, instances, 0.0)
+    choice = choice_of(policy, KEYED, instances, 0.0)
     assert (choice.instance, choice.held_tokens) == (0, 0)
 
 
@@ -120,8 +122,7 @@ def test_round_robin_takes_turns() -> None:
     instances = table(policy, *(InstanceView(i, SLOW if i else FAST, 1000) for i in range(3)))
     turns = []
     for _ in range(6):
-        choice = policy.choose(PLAIN, instances, 0.0)
-        assert choice is not None
+        choice = choice_of(policy, PLAIN, instances, 0.0)
         turns.append(choice.instance)
         policy.observe(Dispatched(choice.instance, PLAIN))
         instances.changed(choice.instance)
@@ -132,10 +133,10 @@ def test_least_loaded_counts_requests() -> None:
     policy = LeastLoaded()
     views = [InstanceView(0, SLOW, 1000, num_running=1), InstanceView(1, SLOW, 1000)]
     instances = table(policy, *views)
-    assert policy.choose(PLAIN, instances, 0.0).instance == 1
+    assert choice_of(policy, PLAIN, instances, 0.0).instance == 1
     views[1].num_running = 2
     instances.changed(1)
-    assert policy.choose(PLAIN, instances, 0.0).instance == 0
+    assert choice_of(policy, PLAIN, instances, 0.0).instance == 0
 
 
 LATE = {name: new for name, new in PLACEMENTS.items() if new().binds == "late"}
@@ -152,10 +153,10 @@ def test_a_policy_that_binds_early_names_full_instances_too(make: Callable[[], P
     ]
     suspect = InstanceView(3, FAST, 1000, state="suspect", probe_s=1.0)
     instances = table(policy, *views, suspect)
-    assert policy.choose(PLAIN, instances, 0.0).instance == 1
+    assert choice_of(policy, PLAIN, instances, 0.0).instance == 1
     views[1].state = "draining"
     instances.changed(1)
-    assert policy.choose(PLAIN, instances, 2.0).instance == 3, "a suspect is the last resort"
+    assert choice_of(policy, PLAIN, instances, 2.0).instance == 3, "a suspect is the last resort"
     assert policy.choose(PLAIN, instances, 0.5) is None
     suspect.num_running = 1
     instances.changed(3)
@@ -173,7 +174,7 @@ def test_only_instances_that_serve_and_have_room_are_chosen(make: Callable[[], P
     ]
     instances = table(policy, *views)
     assert policy.choose(PLAIN, instances, 0.0) is None
-    assert policy.choose(PlacementRequest(num_tokens=100), instances, 0.0).instance == 3
+    assert choice_of(policy, PlacementRequest(num_tokens=100), instances, 0.0).instance == 3
 
 
 @pytest.mark.parametrize("make", LATE.values(), ids=LATE)
@@ -181,11 +182,11 @@ def test_a_suspect_is_the_last_resort_and_gets_one_at_a_time(make: Callable[[], 
     policy = make()
     suspect, serving = InstanceView(0, FAST, 1000, state="suspect", probe_s=1.0), InstanceView(1, SLOW, 1000)
     instances = table(policy, suspect, serving)
-    assert policy.choose(PLAIN, instances, 2.0).instance == 1
+    assert choice_of(policy, PLAIN, instances, 2.0).instance == 1
     serving.state = "draining"
     instances.changed(1)
     assert policy.choose(PLAIN, instances, 0.9) is None
-    assert policy.choose(PLAIN, instances, 1.0).instance == 0
+    assert choice_of(policy, PLAIN, instances, 1.0).instance == 0
     suspect.num_running = 1
     instances.changed(0)
     assert policy.choose(PLAIN, instances, 1.0) is None
@@ -199,7 +200,7 @@ def test_a_request_larger_than_all_instances_runs_alone_on_the_largest(make: Cal
     assert policy.choose(PLAIN, instances, 0.0) is None
     large.running_tokens = 0
     instances.changed(1)
-    assert policy.choose(PLAIN, instances, 0.0).instance == 1
+    assert choice_of(policy, PLAIN, instances, 0.0).instance == 1
 
 
 def test_a_request_leaves_the_prefill_of_its_query_only_by_a_margin() -> None:
@@ -210,10 +211,10 @@ def test_a_request_leaves_the_prefill_of_its_query_only_by_a_margin() -> None:
     for queue_s, chosen in ((0.6, 0), (0.69, 0), (0.71, 1)):  # there 1.5 s and the queue, elsewhere 2.2 s
         home.prefill_s = queue_s
         instances.changed(0)
-        assert policy.choose(hinted, instances, 0.0).instance == chosen
-    assert policy.choose(hinted, instances, 0.0).terms["leave_s"] == pytest.approx(0.2)
+        assert choice_of(policy, hinted, instances, 0.0).instance == chosen
+    assert choice_of(policy, hinted, instances, 0.0).terms["leave_s"] == pytest.approx(0.2)
     unhinted = PlacementRequest(num_tokens=100, expected_output=10)
-    assert policy.choose(unhinted, instances, 0.0).terms.get("leave_s") is None
+    assert choice_of(policy, unhinted, instances, 0.0).terms.get("leave_s") is None
 
 
 def test_a_request_leaves_a_prefill_that_waits_for_an_idle_instance() -> None:
@@ -226,7 +227,7 @@ def test_a_request_leaves_a_prefill_that_waits_for_an_idle_instance() -> None:
     for queue_s, chosen in ((0.0, 0), (0.59, 0), (0.61, 1)):  # 0.5 s and the queue, or 1.1 s, to the answer
         home.prefill_s = queue_s
         instances.changed(0)
-        assert policy.choose(hinted, instances, 0.0).instance == chosen
+        assert choice_of(policy, hinted, instances, 0.0).instance == chosen
 
 
 def by_search(request: PlacementRequest, views: list[InstanceView], held: dict[int, int]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -341,9 +341,9 @@ def test_prompts_that_are_made_to_be_slow_are_compared_within_bounds() -> None:
     """Work is counted, not timed: keys that are looked up, and programs whose texts are compared."""
     looked_up = 0
 
-    def count(keys: object) -> None:
+    def count(keys: Iterable[object]) -> None:
         nonlocal looked_up
-        looked_up += sum(1 for _ in keys)  # type: ignore[attr-defined]
+        looked_up += sum(1 for _ in keys)
 
     count(ChatPrint("t", [("user", "a"), said("b")] * 20_000).points({}))
     text = TextPrint("t", "a" * 100_000)

@@ -49,10 +49,10 @@ class Faults:
     dies: float = 0.0
     refuses: float = 0.0
     hangs: float = 0.0
-    num_seen: Counter[str] = field(default_factory=Counter)
+    num_seen: Counter[str] = field(default_factory=Counter, init=False)
 
     def happens(self, name: str) -> bool:
-        has_happened = self.draw.random() < getattr(self, name)
+        has_happened: bool = self.draw.random() < getattr(self, name)
         self.num_seen[name] += has_happened
         return has_happened
 

@@ -139,11 +139,18 @@ def test_the_prompts_of_a_map_and_of_its_reduction(tmp_path: Path) -> None:
         ModelNode("sum", MODEL, 5, inputs=("draft",), prompt="sum {draft}"),
     ]
     request = RunRequest(AppRequest("r", 1, (1, 1)), (PromptMessage(None, "asker"),), ("one", "two"))
-    files = (tmp_path / name for name in ("out", "failed", "journal"))
+    out, failed, journal = (tmp_path / name for name in ("out", "failed", "journal"))
     plan = Plan("by hand", (Stage((PlannedReplica(MODEL, (0,)), PlannedReplica(MODEL, (1,)))),))
     fake = Replica(FakeLLM, FakeLLMConfig(fail_on=note))
     job = PlanJob(
-        Application("app", nodes), stored([request]), "fake", lambda book: plan, lambda _: fake, *files
+        Application("app", nodes),
+        stored([request]),
+        "fake",
+        lambda book: plan,
+        lambda _: fake,
+        out,
+        failed,
+        journal,
     )
     assert run_job(job, lambda num_ended, num_left: None) == RunOutcome(0, 1, 0)
     written = (tmp_path / "out").read_text("utf-8")

@@ -48,9 +48,11 @@ def test_an_example_can_be_planned(name: str, tmp_path: Path) -> None:
 def test_an_example_can_be_run(name: str, tmp_path: Path) -> None:
     app = read_application(FOLDER / f"{name}.yaml")
     requests = read_run_requests(requests_for(name, tmp_path), app)
-    files = (tmp_path / file for file in ("out", "failed", "journal"))
+    out, failed, journal = (tmp_path / file for file in ("out", "failed", "journal"))
     fake = Replica(FakeLLM, FakeLLMConfig())
-    job = PlanJob(app, requests, "fake", lambda book: local_plan(app, 8), lambda _: fake, *files)
+    job = PlanJob(
+        app, requests, "fake", lambda book: local_plan(app, 8), lambda _: fake, out, failed, journal
+    )
     assert run_job(job, lambda num_ended, num_left: None) == RunOutcome(0, len(requests), 0)
     bodies = [json.loads(line)["response"]["body"] for line in (tmp_path / "out").open()]
     if name in DECIDING:

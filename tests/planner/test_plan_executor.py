@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,7 +205,7 @@ def plans(draw: st.DrawFn) -> tuple[Application, list[Stage]]:
 
 @given(plans(), st.fixed_dictionaries(dict.fromkeys(NAMES, st.integers(0, 6))), st.randoms())
 def test_every_plan_ends_and_shares_no_device(
-    planned: tuple[Application, list[Stage]], num_left: dict[str, int], random: st.randoms
+    planned: tuple[Application, list[Stage]], num_left: dict[str, int], random: Random
 ) -> None:
     """Calls end at replicas that take them and whose inputs are done; drained replicas stop some time."""
     app, stages = planned

@@ -37,10 +37,10 @@ from stretto.planner.running.plan_keeper import PlanKeeper
 from stretto.planner.running.planned_calls import CallAnswer, PlannedCall
 from stretto.planner.running.replanner import Replanner, Search, Situation
 from stretto.planner.running.request_store import stored
-from stretto.planner.running.requests import RunRequest
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
+from stretto.planner.running.run_request import RunRequest
 from stretto.planner.workload import Workload
-from stretto.sched.actions import Action, Admit, CancelTask
+from stretto.sched.actions import Admit, CancelTask
 from stretto.sched.engine_events import InstanceLost, InstanceStopped, LLMReport, Suspended
 from stretto.sched.messages import Event
 
@@ -172,7 +172,7 @@ def test_a_replica_that_runs_is_not_loaded_again() -> None:
 
 def test_a_plan_of_what_is_left_keeps_what_runs_and_avoids_dead_devices() -> None:
     left = [request.planned for request in REQUESTS]
-    running = {(DRAFT, (2,)): 900.0, (JUDGE, (0,)): 900.0}
+    running: dict[tuple[str, tuple[int, ...]], float] = {(DRAFT, (2,)): 900.0, (JUDGE, (0,)): 900.0}
     plan = Plan("now", (Stage((PlannedReplica(DRAFT, (2,)), PlannedReplica(JUDGE, (0,)))),))
     now = Situation(left, rest=plan, loaded=running, dead=frozenset({1, 3}))
     found = replanner().search(now)
@@ -202,7 +202,7 @@ def test_requests_are_planned_without_nodes_that_cannot_run() -> None:
 def test_a_run_is_predicted_without_nodes_that_were_given_up() -> None:
     plan = Plan("now", (Stage((PlannedReplica(DRAFT, (2,)),)),))
     left = [request.planned for request in REQUESTS]
-    loaded = {(JUDGE, (0,)): 900.0}
+    loaded: dict[tuple[str, tuple[int, ...]], float] = {(JUDGE, (0,)): 900.0}
     (first_s, *_) = replanner().predict(Situation(left, rest=plan, loaded=loaded, unable=(JUDGE,)))
     assert first_s > 0
     assert replanner().predict(Situation(left, rest=plan, unable=(DRAFT, JUDGE))) == [0.0]
@@ -238,7 +238,9 @@ def test_answers_under_way_grow_as_fast_as_those_that_have_ended() -> None:
         StopInstance("m", 0, "kill"),
     ],
 )
-def test_an_answer_whose_call_left_its_instance_is_not_under_way(end: Event | Action) -> None:
+def test_an_answer_whose_call_left_its_instance_is_not_under_way(
+    end: Event | CancelTask | StopInstance,
+) -> None:
     watch = AnswersWatch()
     for instance in (0, 1):
         watch.on_action(sent("a", instance, instance), 0.0)
@@ -306,7 +308,12 @@ def test_a_loss_that_says_nothing_new_holds_up_no_plan() -> None:
         class LosesMeanwhile(Scripted):
             def search(self, now: Situation) -> Search:
                 again = threading.Event()
-                loop.call_soon_threadsafe(lambda: (keeper.lost(lost), again.set()))
+
+                def lose() -> None:
+                    keeper.lost(lost)
+                    again.set()
+
+                loop.call_soon_threadsafe(lose)
                 assert again.wait(60)
                 return Search(None, [], {JUDGE: "it cannot start"})
 
@@ -365,7 +372,9 @@ def job(folder: Path, dead: set[int], model: str = "") -> PlanJob:
         "fake",
         replanner(),
         lambda one: broken if dead.intersection(one.devices) or one.model == model else fake,
-        *(folder / name for name in ("out", "failed", "journal")),
+        folder / "out",
+        folder / "failed",
+        folder / "journal",
     )
 
 

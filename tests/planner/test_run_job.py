@@ -39,10 +39,9 @@ def job(
 ) -> PlanJob:
     """Return the job whose calls are answered by a hash of their prompts."""
     fake = Replica(FakeLLM, FakeLLMConfig(fail_on=fail_on))
-    files = (folder / name for name in ("out", "failed", "journal"))
-    return replace(
-        PlanJob(APP, stored(REQUESTS), "fake", lambda book: PLAN, lambda _: fake, *files), **changes
-    )
+    out, failed, journal = (folder / name for name in ("out", "failed", "journal"))
+    made = PlanJob(APP, stored(REQUESTS), "fake", lambda book: PLAN, lambda _: fake, out, failed, journal)
+    return replace(made, **changes)
 
 
 def run(wanted: PlanJob) -> RunOutcome:
@@ -387,7 +386,7 @@ def test_a_replica_that_starts_later_gets_its_share(tmp_path: Path) -> None:
         assert has_first.wait(60)
         return FakeLLM(config)
 
-    replicas = {
+    replicas: dict[tuple[int, ...], Replica] = {
         (0,): Replica(FakeLLM, FakeLLMConfig(fail_on=first)),
         (1,): Replica(start_late, FakeLLMConfig(fail_on=lambda task: has_other.set())),
     }

@@ -26,6 +26,8 @@ from stretto.model.errors import (
     UserError,
 )
 from stretto.model.values import Chunk, Document, Section
+from stretto.runtime.session import Session
+from stretto.sched.queries.session import SessionMachine
 
 # --- Figure 7 of the paper
 
@@ -435,10 +437,12 @@ async def test_what_is_dropped_leaves_nothing_behind() -> None:
         await asyncio.sleep(1)
         assert len(client.ledger) == 0
         session = client._opened()
+        assert isinstance(session, Session)
         assert not session._variables._variables
         assert not session._variables._dropped
         (query,) = runtime.snapshot().queries
         assert (query.num_nodes, query.open_variables) == (0, ())
         inner = runtime.system.queries[session.id]
+        assert isinstance(inner, SessionMachine)
         assert not inner._settled
         assert not inner.graph.values

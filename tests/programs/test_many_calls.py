@@ -57,13 +57,13 @@ async def test_fragments_of_a_known_form_are_not_built_again() -> None:
     async with Runtime([desk_llm(Desk(), in_thread=False)]) as runtime:
         async with P.Client(runtime):
             await call(0)
-        Build.__init__ = counting  # type: ignore[method-assign]
+        Build.__init__ = counting  # type: ignore[assignment, method-assign]
         try:
             async with P.Client(runtime):
                 for number in range(5):
                     await call(number)
         finally:
-            Build.__init__ = make  # type: ignore[method-assign]
+            Build.__init__ = make  # type: ignore[assignment, method-assign]
     assert num_built == 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stretto import programs as P
@@ -84,14 +86,14 @@ def test_parsing_takes_time_in_proportion_to_the_text() -> None:
     parse("{ " * 200_000, "f")
 
 
-def decorated(doc: str | None, *names: str, **settings: object) -> P.Function:
+def decorated(doc: str | None, *names: str, **settings: Any) -> P.Function:
     """A semantic function with a docstring and inputs."""
     code = f"def f({', '.join(names)}): ..."
-    scope: dict[str, object] = {"P": P}
+    scope: dict[str, Any] = {"P": P}
     exec(code, scope)
     function = scope["f"]
     function.__doc__ = doc
-    return P.SemanticFunction(function, **settings)  # type: ignore[arg-type]
+    return P.SemanticFunction(**settings)(function)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_prompts_that_do_not_fit_are_refused(doc: str | None, names: tuple[str, 
         ({"items": "json_list"}, "no setting 'items'"),
     ],
 )
-def test_bad_settings_are_refused_at_decoration(settings: dict[str, object], message: str) -> None:
+def test_bad_settings_are_refused_at_decoration(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         decorated("{{output:y}}", **settings)
     assert message in str(caught.value)

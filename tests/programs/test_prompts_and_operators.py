@@ -473,7 +473,9 @@ async def test_a_native_call_whose_result_is_dropped_runs_on_for_calls_of_an_llm
             assert await again.aget(timeout_s=5) == "told"
         assert client._native.is_idle()
         assert not client.ledger.natives._readers
-        assert client._opened()._variables.known(first._name) is None
+        session = client._opened()
+        assert isinstance(session, Session)
+        assert session._variables.known(first._name) is None
 
 
 @in_virtual_time

@@ -58,8 +58,8 @@ def test_calls_with_the_same_settings_share_their_plan() -> None:
 def test_equal_calls_differ_if_they_are_sampled_without_a_seed() -> None:
     desk = Desk()
     with Runtime([desk_llm(desk)]) as runtime, P.Client(runtime):
-        for settings in ({"temperature": 1.0}, {"temperature": 1.0, "seed": 3}, {}):
-            calls = [joke.using(**settings)("cats") for _ in range(3)]
+        for sampled in (joke.using(temperature=1.0), joke.using(temperature=1.0, seed=3), joke.using()):
+            calls = [sampled("cats") for _ in range(3)]
             for call in calls:
                 call.get()
     seeds = [one.seed for one in desk.decodes]

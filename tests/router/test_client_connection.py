@@ -13,7 +13,7 @@ from stretto.http.byte_budget import ByteBudget
 from stretto.http.client_request import ClientRequest, RequestLimits
 from stretto.http.connection import ClientConnection
 from stretto.http.refusals import Refused
-from stretto.http.served import WholeAnswer
+from stretto.http.served import Answerable, WholeAnswer
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
@@ -70,10 +70,10 @@ class Client:
     def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
         return error.status, [], error.message.encode()
 
-    def serve(self, client: ClientConnection, request: ClientRequest) -> None:
+    def serve(self, connection: Answerable, request: ClientRequest) -> None:
         self.served.append(request)
         if self.answers:
-            client.answer(200, [], b"body", keeps_alive=True)
+            connection.answer(200, [], b"body", keeps_alive=True)
 
 
 def in_a_loop(test: Callable[[], None]) -> None:

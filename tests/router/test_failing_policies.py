@@ -78,7 +78,7 @@ def test_least_loaded_takes_the_place_of_a_policy_that_raises(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_policy_that_raises_costs_no_request(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PLACEMENTS, "breaking", lambda: Breaking(method))  # type: ignore[misc]
+    monkeypatch.setitem(PLACEMENTS, "breaking", lambda: Breaking(method))
 
     async def main() -> None:
         async with routing("well", "well", placement="breaking") as at:

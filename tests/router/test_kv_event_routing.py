@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -130,7 +130,7 @@ def test_events_that_fail_to_be_applied_end_a_subscription_with_a_warning(
         await warm(workers[0].url, PROMPT)
         async with routed(workers, None) as (router, client):
             router_state = router.front.router_state
-            router_state.reported = broken  # type: ignore[method-assign]
+            router_state.reported = broken  # type: ignore[assignment, method-assign]
             for worker in workers:
                 await warm(worker.url, f"{worker.url} {PROMPT}")
             await until(lambda: caplog.text.count("are followed no more: RuntimeError('a bug')") == 2)
@@ -187,7 +187,7 @@ def test_another_tokenizer_than_the_servers_is_not_used(
 
 def test_late_token_ids_are_not_waited_for() -> None:
     async def main() -> None:
-        reader, found = TokenReader(MINI, timeout_s=1e-6), []
+        reader, found = TokenReader(MINI, timeout_s=1e-6), list[Sequence[int]]()
         for _ in range(50):
             reader.read(PROMPT * 50, found.append)
         assert len(found) >= 40, "what cannot begin soon gets none at once"
@@ -201,7 +201,7 @@ def test_late_token_ids_are_not_waited_for() -> None:
 
 def test_token_ids_come_once() -> None:
     async def main() -> None:
-        reader, found = TokenReader(MINI, PATIENCE_S), []
+        reader, found = TokenReader(MINI, PATIENCE_S), list[Sequence[int]]()
         reader.read(PROMPT, found.append)
         await until(lambda: bool(found))
         assert found == [reader.encode(PROMPT)]
@@ -219,7 +219,7 @@ def test_token_ids_that_come_just_when_they_are_late_come_once() -> None:
             return [1]
 
     async def main() -> None:
-        reader, found = Slow(MINI, timeout_s=0.002), []
+        reader, found = Slow(MINI, timeout_s=0.002), list[Sequence[int]]()
         for number in range(400):
             found.clear()
             reader.read("text", found.append)

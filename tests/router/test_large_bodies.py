@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -134,14 +135,14 @@ def test_a_body_that_takes_too_much_is_refused_and_the_next_one_is_read(
 
 def test_owners_of_bodies_take_turns() -> None:
     async def main() -> None:
-        readers, begun = BodyReaders(), []
+        readers, begun = BodyReaders(), list[str]()
 
         def content(owner: str) -> bytes:
             begun.append(owner)
             return b"x"
 
         reads = [
-            asyncio.create_task(readers.read(LARGE, lambda owner=owner: content(owner), len, owner))
+            asyncio.create_task(readers.read(LARGE, partial(content, owner), len, owner))
             for owner in ("one", "one", "one", "two")
         ]
         await asyncio.gather(*reads)

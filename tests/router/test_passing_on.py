@@ -71,7 +71,7 @@ def test_a_request_reaches_the_worker_byte_for_byte() -> None:
                 indent=3,
             ).encode()
             await at.client.post(
-                "/v1/chat/completions?a=%20b", content=body, headers={"x-mine": "é".encode()}
+                "/v1/chat/completions?a=%20b", content=body, headers={b"x-mine": "é".encode()}
             )
             audio = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n\x00\xff'
             kind = {"content-type": "multipart/form-data; boundary=b"}

@@ -32,8 +32,6 @@ from stretto.router.config import RouterConfig
 from stretto.router.front import Front
 from stretto.router.messages import RouterAction
 
-ROUND_ROBIN = {"placement": "round_robin"}
-
 
 def is_clean(at: Routing) -> bool:
     """Return whether the router has nothing in hand, and all loads are back at zero."""
@@ -46,7 +44,7 @@ def is_clean(at: Routing) -> bool:
 @pytest.mark.parametrize("mode", ["closes", "503", "half", "half chunks"])
 def test_an_attempt_that_fails_before_the_first_byte_is_repeated_elsewhere(mode: str) -> None:
     async def main() -> None:
-        async with routing(mode, "well", **ROUND_ROBIN) as at:
+        async with routing(mode, "well", placement="round_robin") as at:
             for _ in range(6):
                 assert (await at.ask()).content == WHOLE
             if not mode.startswith("half"):
@@ -59,7 +57,7 @@ def test_an_attempt_that_fails_before_the_first_byte_is_repeated_elsewhere(mode:
 
 def test_a_killed_worker_loses_no_request_before_the_first_byte() -> None:
     async def main() -> None:
-        async with routing("waits", "well", "well", "well", **ROUND_ROBIN) as at:
+        async with routing("waits", "well", "well", "well", placement="round_robin") as at:
             asked = [asyncio.create_task(at.ask()) for _ in range(12)]
             await until(lambda: len(at.servers[0].asked) >= 3)
             at.servers[0].kill()
@@ -75,7 +73,7 @@ def test_a_killed_worker_loses_no_request_before_the_first_byte() -> None:
 
 def test_a_worker_that_comes_back_is_used_again() -> None:
     async def main() -> None:
-        async with routing("well", "well", **ROUND_ROBIN) as at:
+        async with routing("well", "well", placement="round_robin") as at:
             at.servers[0].kill()
             for _ in range(4):
                 assert (await at.ask()).headers["x-stretto-worker"] == "1"
@@ -89,7 +87,7 @@ def test_a_worker_that_comes_back_is_used_again() -> None:
 
 def test_a_stream_that_is_cut_ends_in_an_error_event() -> None:
     async def main() -> None:
-        async with routing("cut", "well", **ROUND_ROBIN) as at:
+        async with routing("cut", "well", placement="round_robin") as at:
             content = (await at.ask(stream=True)).content
             assert content.startswith(EVENTS[0])
             event = json.loads(content.removeprefix(EVENTS[0]).removeprefix(b"data: "))
@@ -124,8 +122,9 @@ def test_the_next_request_after_a_cut_stream_may_come_on_the_same_connection() -
 
 def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
     async def main() -> None:
-        settings = {"health_interval_s": 0.05, "health_timeout_s": 0.1, **ROUND_ROBIN}
-        async with routing("well", "well", **settings) as at:
+        async with routing(
+            "well", "well", health_interval_s=0.05, health_timeout_s=0.1, placement="round_robin"
+        ) as at:
             hung = at.servers[0]
             hung.mode = "waits"
             asks = asyncio.gather(*(at.ask() for _ in range(6)))
@@ -143,7 +142,7 @@ def test_a_hung_worker_is_left_when_its_health_checks_fail() -> None:
 
 def test_a_worker_that_answers_too_late_is_replaced() -> None:
     async def main() -> None:
-        async with routing("waits", "well", first_byte_timeout_s=0.2, **ROUND_ROBIN) as at:
+        async with routing("waits", "well", first_byte_timeout_s=0.2, placement="round_robin") as at:
             reply = await at.ask()
             assert (reply.content, reply.headers["x-stretto-worker"]) == (WHOLE, "1")
 
@@ -208,7 +207,7 @@ def test_requests_beyond_the_queue_are_refused_with_429() -> None:
 
 def test_an_error_of_the_request_is_the_workers_and_no_failure() -> None:
     async def main() -> None:
-        async with routing("400", "well", max_failures=1, **ROUND_ROBIN) as at:
+        async with routing("400", "well", max_failures=1, placement="round_robin") as at:
             replies = [await at.ask() for _ in range(6)]
             assert [reply.status_code for reply in replies] == [400, 200] * 3
             assert b"stub says 400" in replies[0].content
@@ -219,7 +218,7 @@ def test_an_error_of_the_request_is_the_workers_and_no_failure() -> None:
 
 def test_the_last_failure_is_passed_on_when_all_fail() -> None:
     async def main() -> None:
-        async with routing("503", "503", max_failures=100, **ROUND_ROBIN) as at:
+        async with routing("503", "503", max_failures=100, placement="round_robin") as at:
             reply = await at.ask()
             assert (reply.status_code, reply.content) == (503, b'{"error": {"message": "stub says 503"}}')
             assert [len(server.asked) for server in at.servers] == [1, 1]
@@ -229,7 +228,7 @@ def test_the_last_failure_is_passed_on_when_all_fail() -> None:
 
 def test_a_failing_worker_gets_one_request_at_a_time_until_it_answers() -> None:
     async def main() -> None:
-        async with routing("503", "well", max_failures=2, **ROUND_ROBIN) as at:
+        async with routing("503", "well", max_failures=2, placement="round_robin") as at:
             await asyncio.gather(*(at.ask() for _ in range(20)))
             at.servers[0].mode = "waits"
             await until(lambda: at.router_state.view.worker(0).on_trial)
@@ -246,7 +245,7 @@ def test_a_failing_worker_gets_one_request_at_a_time_until_it_answers() -> None:
 
 def test_a_worker_is_drained_under_load_without_a_loss() -> None:
     async def main() -> None:
-        async with routing("waits", "well", **ROUND_ROBIN) as at:
+        async with routing("waits", "well", placement="round_robin") as at:
             asked = [asyncio.create_task(at.ask(stream=True)) for _ in range(8)]
             await until(lambda: len(at.servers[0].asked) == 4)
             answer = await at.client.post("/router/workers/0/drain")
@@ -264,7 +263,7 @@ def test_a_worker_is_drained_under_load_without_a_loss() -> None:
 
 def test_a_worker_that_is_removed_loses_only_answers_that_have_begun() -> None:
     async def main() -> None:
-        async with routing("waits", "well", **ROUND_ROBIN) as at:
+        async with routing("waits", "well", placement="round_robin") as at:
             begun = asyncio.create_task(at.ask(stream=True))
             await until(lambda: len(at.servers[0].asked) == 1)
             await at.ask()
@@ -468,7 +467,7 @@ def test_a_router_finishes_for_a_limited_time() -> None:
 
 def test_a_request_that_kills_workers_kills_no_more_than_it_has_attempts() -> None:
     async def main() -> None:
-        async with routing(*["well"] * 3, max_attempts=2, **ROUND_ROBIN) as at:
+        async with routing(*["well"] * 3, max_attempts=2, placement="round_robin") as at:
             for server in at.servers:
                 await at.ask()
                 server.mode = "dies"

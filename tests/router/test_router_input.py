@@ -58,6 +58,7 @@ def test_what_the_router_refuses_itself_is_counted() -> None:
 def test_strange_prompts_are_the_workers_to_refuse() -> None:
     async def main() -> None:
         async with routing("well") as at:
+            prompt: object
             for prompt in (None, 3, [], [[]], [1, "a"], [[1], "b"], [-1], [2**70], {"a": [{}]}, [None]):
                 assert (await at.ask(prompt=prompt, max_tokens="x")).content == WHOLE
             for messages in (None, 3, [None], [{"content": None}], [{"content": [{"text": 3}], "x": {}}]):

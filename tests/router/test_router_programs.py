@@ -71,7 +71,7 @@ def test_what_is_refused_is_not_remembered() -> None:
 
 
 @pytest.mark.parametrize(("mode", "settings"), [("closes", {}), ("silent", {}), ("silent", {"num_slots": 1})])
-def test_a_request_that_ends_without_an_answer_is_not_remembered(mode: str, settings: dict[str, int]) -> None:
+def test_a_request_that_ends_without_an_answer_is_not_remembered(mode: str, settings: dict[str, Any]) -> None:
     """Requests that fail, and those whose clients leave, also while they wait for a worker."""
 
     async def main() -> None:

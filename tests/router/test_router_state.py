@@ -237,7 +237,7 @@ def test_what_waits_at_a_suspect_worker_goes_elsewhere() -> None:
     router_state = router_state_of(2, SoonestStart(), num_slots=1)
     tickets = [arrive(router_state, 0.0)[0] for _ in range(4)]
     assert sends(router_state.membership.check_failed(0, "refused", 0.5)) == []
-    moved = []
+    moved = list[tuple[Ticket, WorkerId]]()
     for _ in range(3):
         ticket = tickets[1] if not moved else moved[-1][0]
         moved += sends(router_state.answered(ticket, 200, WorkerUsage(), 1.0))
@@ -299,7 +299,8 @@ def test_an_answer_that_waited_for_its_client_does_not_make_a_worker_slow() -> N
         second, _ = arrive(router_state, 0.0)
         router_state.answered(second, 200, WorkerUsage(100, 7), 900.0)
         router_state.answered(first, 200, WorkerUsage(100, 7), 900.0, was_paused=was_paused)
-        slowest = [router_state._loads.table.get(worker).slowness > 2 for worker in (0, 1)]
+        views = [router_state._loads.table.get(worker) for worker in (0, 1)]
+        slowest = [view is not None and view.slowness > 2 for view in views]
         assert slowest == [not was_paused, True]
 
 

@@ -67,8 +67,8 @@ def test_a_body_that_is_too_large_is_refused_in_tls_and_the_refusal_is_read(tmp_
     authority = Authority(tmp_path)
 
     async def main() -> None:
-        settings = {"tls": shown(authority.sign("door")), "max_body_bytes": 1000}
-        async with routing("well", believes=authority.believing(), **settings) as at:
+        tls, believes = shown(authority.sign("door")), authority.believing()
+        async with routing("well", believes=believes, tls=tls, max_body_bytes=1000) as at:
             assert (await at.ask(prompt="x" * 5000)).status_code == 413
             assert (await at.ask()).content == WHOLE
 
@@ -242,12 +242,14 @@ def test_workers_are_asked_in_tls_with_a_certificate_of_the_router(tmp_path: Pat
     authority, clients = Authority(tmp_path), Authority(tmp_path, "clients")
     asks = clients.asking(*authority.sign("worker"))
     ours = workers_tls(authority, clients.sign("router"))
+    assert ours.certificate is not None
+    certificate = ours.certificate
 
     async def main() -> None:
         async with routing("well", stub_tls=asks, worker_tls=ours) as at:
             assert (await at.ask()).content == WHOLE
             assert (await at.ask(stream=True)).content == STREAM
-            assert await at.total("stretto_certificate_expires_timestamp_seconds", file=ours.certificate) > 0
+            assert await at.total("stretto_certificate_expires_timestamp_seconds", file=certificate) > 0
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_of_entries_for_one_server_the_first_counts() -> None:
 def test_after_each_telling_there_are_the_workers_that_are_wanted(
     tellings: list[set[tuple[int, int]]],
 ) -> None:
-    machine, there = WantedWorkers(), {}
+    machine, there = WantedWorkers(), dict[int, WorkerConfig]()
     for number, told in enumerate(tellings):
         wanted = {worker: config_of(worker, num_slots=slots) for worker, slots in sorted(told)}
         for change in machine.wanted("file", list(wanted.values())):
@@ -123,13 +124,12 @@ def test_a_file_of_workers_has_nothing_else(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    for wrong, named in (
-        ({"dns": DnsConfig(), "kubernetes": KubernetesConfig(selector="a=b")}, "both given"),
-        ({"dns": lambda: DnsConfig(every_s=0)}, "every_s is 0"),
-        ({"kubernetes": lambda: KubernetesConfig(selector="")}, "must be as in"),
-        ({"kubernetes": lambda: KubernetesConfig(selector="a=b", namespace="A_b")}, "no name of one"),
-    ):
+    refused: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: config_of(1, dns=DnsConfig(), kubernetes=KubernetesConfig(selector="a=b")), "both given"),
+        (lambda: DnsConfig(every_s=0), "every_s is 0"),
+        (lambda: KubernetesConfig(selector=""), "must be as in"),
+        (lambda: KubernetesConfig(selector="a=b", namespace="A_b"), "no name of one"),
+    )
+    for make, named in refused:
         with pytest.raises(ConfigError, match=named):
-            WorkerConfig(
-                url="http://a", **{key: one() if callable(one) else one for key, one in wrong.items()}
-            )
+            make()

@@ -437,7 +437,7 @@ async def test_leaving_cancels_every_query_whatever_it_is_doing() -> None:
         queries = [await runtime.submit(SHOUT, {"text": "hang"}) for _ in range(2)]
         queries += [await runtime.submit(COMPLETE, {"text": "hang"}) for _ in range(2)]
         outside = asyncio.create_task(runtime.submit(SHOUT, {"text": "a"}))
-        streaming = asyncio.create_task(anext(queries[2].stream("answer")))
+        streaming = asyncio.ensure_future(anext(queries[2].stream("answer")))
         await asyncio.sleep(0.02)
         asyncio.get_running_loop().call_later(0.05, LET_GO.set)
     for query in queries:
@@ -515,7 +515,10 @@ async def test_an_instance_that_dies_while_the_runtime_closes_stays_dead(tmp_pat
 
 @in_real_time
 async def test_leaving_while_engines_are_still_being_constructed() -> None:
-    config = ActingConfig(log=Log(), makes=lambda number: LET_GO.wait(60) and None)
+    def wait(number: int) -> None:
+        LET_GO.wait(60)
+
+    config = ActingConfig(log=Log(), makes=wait)
     runtime = Runtime([acting(config), server()])
     entering = asyncio.create_task(runtime.__aenter__())
     await asyncio.sleep(0.02)

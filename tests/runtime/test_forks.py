@@ -17,7 +17,7 @@ from stretto import Runtime, programs
 from stretto.model.errors import UserError
 
 
-@programs.semantic_function
+@programs.SemanticFunction
 def greet(name: str) -> None:
     """Greet {{input:name}}: {{output:greeting}}"""
 
@@ -87,11 +87,16 @@ def test_a_runtime_that_was_not_started_before_the_fork_runs_in_the_child() -> N
         assert runtime.run_sync(SHOUT, {"text": "b"}) == {"loud": "B"}
 
 
+def together(client: programs.Client, variable: object) -> None:
+    client.together().__enter__()
+    client._soon(lambda: None)
+
+
 CLIENT_CALLS: dict[str, Callable[[programs.Client, Any], object]] = {
     "call": lambda client, variable: greet("you"),
     "get": lambda client, variable: variable.get(),
     "aget": lambda client, variable: asyncio.run(variable.aget()),
-    "together": lambda client, variable: (client.together().__enter__() and None) or client._soon(list),
+    "together": together,
     "provide": lambda client, variable: client.provide("x", "y"),
     "exit": lambda client, variable: client.__exit__(None, None, None),
 }

@@ -29,7 +29,7 @@ class Evil:
         raise RuntimeError("shown")
 
 
-JUNK = [
+JUNK: list[object] = [
     None,
     3,
     [],
@@ -46,7 +46,7 @@ JUNK = [
     [[]],
     1j,
 ]
-FITTING = {
+FITTING: dict[str, tuple[object, ...]] = {
     "configuration": (None, {}),
     "passes": ([], {}),  # no names
     "deadline_s": (None, 3),
@@ -78,9 +78,11 @@ def test_what_is_no_argument_is_refused_and_others_go_on(argument: str) -> None:
 def test_what_is_no_argument_of_a_session_is_refused_and_it_goes_on() -> None:
     async def run() -> None:
         async with Runtime([acting()]) as runtime, await runtime.open_session() as session:
+            bind: object
             for bind in ("abc", 5, ["text"], {"nope": "x"}, {"text": 5}, {"text": []}, {5: "x"}):
                 with pytest.raises(UserError):
                     session.extend(SHOUT, bind)  # type: ignore[arg-type]
+            name: object
             for name in (None, 5, [], b"x"):
                 for call in (session.drop, session.want, lambda name: session.provide(name, "x")):
                     with pytest.raises(UserError):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from stretto.model.errors import JournalError, NotSaved
-from stretto.runtime.journal import file as file_module
 from stretto.runtime.journal.records import JournalRecords
 
 WORK = "0" * 64
@@ -45,7 +44,7 @@ def test_what_does_not_fit_a_second_time_goes_on_in_the_long_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(file_module.os, "replace", full)
+        patched.setattr(os, "replace", full)
         for number in range(2500):
             records.save({("key", "a"): number})
     assert path.read_bytes().count(b"\n") == 2501
@@ -67,7 +66,7 @@ def test_a_full_disk_takes_nothing_and_loses_nothing(tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(file_module.os, "fsync", full)
+        patched.setattr(os, "fsync", full)
         with pytest.raises(NotSaved, match="No space left"):
             records.save({("b",): 2})
     records.save({("c",): 3})

@@ -151,7 +151,7 @@ def test_whoever_has_the_methods_is_an_observer() -> None:
             self.num_calls += 1
 
     own = Own()
-    observers = Observers([own])
+    observers = Observers([own])  # type: ignore[list-item]
     observers.on_steps(StepsDone("llm", 0, 0.0, (1.0,), 1, 1))
     observers.on_kv("llm", 0, (), 0.0)
     assert own.num_calls == 2
@@ -218,7 +218,7 @@ def test_a_batch_that_answers_no_list_is_heard_as_a_failure_and_the_recording_go
     path = tmp_path / "run.jsonl"
     recorder = RunRecorder(path, [engine()])
 
-    async def run_three() -> Sequence[tuple[Observer, Exception]]:
+    async def run_three() -> Sequence[tuple[Observer, BaseException]]:
         async with Runtime([acting(runs_in="thread")], observers=[recorder]) as runtime:
             for text, is_good in (("a", True), ("no list", False), ("b", True)):
                 with contextlib.nullcontext() if is_good else pytest.raises(BadReply):

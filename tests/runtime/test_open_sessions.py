@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from support.virtual_loop import in_real_time, in_virtual_time
 from stretto import Failure, Runtime
 from stretto.apps.template import Template
 from stretto.graph.execution_graph import ExecutionGraph
+from stretto.graph.graph import Graph
 from stretto.model.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -27,6 +29,7 @@ from stretto.model.values import ABSENT, Document
 from stretto.runtime.session import Session
 from stretto.runtime.slots import Slots
 from stretto.sched.messages import Event
+from stretto.sched.queries.session import SessionMachine
 from stretto.sched.snapshot import EnginePicture, InstancePicture
 
 TWICE = graph(
@@ -54,7 +57,9 @@ async def test_readers_of_a_dropped_variable_take_no_urgency_from_the_next_of_th
             2 * [QueryCancelled]
         )
         await asyncio.sleep(1)
-        demands = runtime.system.queries[session.id].graph.demands
+        machine = runtime.system.queries[session.id]
+        assert isinstance(machine, SessionMachine)
+        demands = machine.graph.demands
         assert demands is not None
         assert [demand.criteria for demand in demands.values()] == ["throughput"]
         session.provide("loud", "hello")
@@ -166,11 +171,12 @@ async def test_what_does_not_fit_a_session_is_refused_before_anything_runs() -> 
     async with Runtime([acting(runs_in="loop")]) as runtime, await runtime.open_session() as session:
         session.extend(SHOUT)
         session.provide("text", "x")
-        for again in (
+        repeats: tuple[Callable[[], object], ...] = (
             lambda: session.extend(SHOUT),
             lambda: session.provide("text", "y"),
             lambda: session.provide("loud", "y"),
-        ):
+        )
+        for again in repeats:
             with pytest.raises(UserError, match="has a value, or comes of a graph, already"):
                 again()
         with pytest.raises(ConfigError, match="there is no engine 'llm'"):
@@ -222,7 +228,7 @@ async def test_text_of_a_dropped_variable_is_not_that_of_the_next_one() -> None:
         await anext(old)
 
 
-def _compiled(app: Template | ExecutionGraph) -> ExecutionGraph:
+def _compiled(app: Template | Graph | ExecutionGraph) -> ExecutionGraph:
     assert isinstance(app, ExecutionGraph)
     return app
 

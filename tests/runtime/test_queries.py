@@ -214,7 +214,11 @@ async def test_a_failing_query_hurts_no_other_in_its_batch() -> None:
         texts = ["a", "raise", "b", "none", "c", "exit quietly"]
         queries = [await runtime.submit(SHOUT, {"text": text}) for text in texts]
         ends = await asyncio.gather(*queries, return_exceptions=True)
-        assert [end if isinstance(end, Exception) else end["loud"] for end in ends][::2] == ["A", "B", "C"]
+        assert [end if isinstance(end, BaseException) else end["loud"] for end in ends][::2] == [
+            "A",
+            "B",
+            "C",
+        ]
         assert str(ends[1]) == "step 'loud': ValueError: told to"
         assert str(ends[3]) == "step 'loud': the engine returned None"
         assert ends[5] == {"loud": "EXIT QUIETLY"}

@@ -265,6 +265,8 @@ def test_what_cannot_be_sent_fails_its_batch_alone() -> None:
 class Vectors(Acting):
     """A `BatchEngine` whose answers are as large as its texts say."""
 
+    op_names: Sequence[str] = ()
+
     def run(self, tasks: Sequence[Task]) -> list[object]:
         return [[np.full(int(size), 7.0) for size in task.inputs["sizes"]] for task in tasks]  # type: ignore
 

@@ -37,7 +37,7 @@ class Machine(BatchScheduler):
 
     batches: dict[int, int]
 
-    def start(self, now_s: float = 0.0) -> list[tuple[int, list[tuple[str, object]]]]:
+    def start(self, now_s: float = 0.0) -> list[tuple[int, list[tuple[str, str | list[str]]]]]:
         """Return what `schedule` starts: (instance, [(step, items)])."""
         actions = [action for action in self.schedule(now_s) if isinstance(action, StartBatch)]
         self.check_invariants()
@@ -61,9 +61,14 @@ def machine(*works: StepRequest, engine: Deployment | None = None) -> Machine:
     return scheduler
 
 
-def parts(action: Action) -> list[tuple[str, object]]:
+def parts(action: Action) -> list[tuple[str, str | list[str]]]:
     assert isinstance(action, StartBatch)
-    return [(task.step, task.inputs["texts"]) for task in action.tasks]
+    found = []
+    for task in action.tasks:
+        texts = task.inputs["texts"]
+        assert isinstance(texts, str | list)
+        found.append((task.step, texts))
+    return found
 
 
 def errors(reports: Sequence[Report]) -> list[tuple[str, type[StrettoError], str | None]]:
@@ -320,7 +325,7 @@ def test_what_each_policy_starts(policy: str, first: list[Batch], second: list[B
     )
 
     def started() -> list[Batch]:
-        return [[(step, "".join(items)) for step, items in batch] for _, batch in scheduler.start()]  # type: ignore[call-overload]
+        return [[(step, "".join(items)) for step, items in batch] for _, batch in scheduler.start()]
 
     assert started() == first
     for instance, batch in enumerate(first):

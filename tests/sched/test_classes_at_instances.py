@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 from support.machines import llm_engine, llm_request, serving
 
@@ -21,7 +22,7 @@ GROUP = Demand("latency", job="end", stage=2, group="end#2")
 class Machine:
     """A scheduler of one engine with the policy `stretto`, checked after every call."""
 
-    def __init__(self, instances: int = 1, **options: object) -> None:
+    def __init__(self, instances: int = 1, **options: Any) -> None:
         self.deployment = llm_engine(
             instances=instances, max_batch=20_000, max_running=64, profile=PROFILE, **options
         )

@@ -13,7 +13,7 @@ from stretto.model.tasks import Criteria, Objective, QueryRecord, Started
 from stretto.sched.actions import Admit, Reprioritise, StartBatch
 from stretto.sched.engine_events import BatchDone, InstanceLost, LLMReport
 from stretto.sched.engines.queue import EngineQueue
-from stretto.sched.messages import Close, Extend, Open, Provide, Unwant, Wake, Want
+from stretto.sched.messages import Close, Event, Extend, Open, Provide, Unwant, Wake, Want
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import Take
 from stretto.sched.queries.demand import MOST_AT_ONCE, NOBODY, Demand
@@ -183,10 +183,15 @@ def test_a_stricter_get_on_a_long_chain_takes_milliseconds() -> None:
 
 
 def entry(
-    request: StepRequest, criteria: Objective | None, arrival_s: float = 0.0, **asked: float
+    request: StepRequest,
+    criteria: Objective | None,
+    arrival_s: float = 0.0,
+    *,
+    start_by_s: float = math.inf,
+    path_s: float = 0.0,
 ) -> QueueEntry:
     made = QueueEntry(request, arrival_s=arrival_s)
-    made.demand = made.sorted_as = Demand(criteria, **asked)
+    made.demand = made.sorted_as = Demand(criteria, start_by_s, path_s)
     return made
 
 
@@ -251,7 +256,7 @@ def test_what_is_left_of_a_request_that_has_begun_moves_too() -> None:
     each = compiled(
         'graph m(%xs: list[text])\n%ys = call(text=each %xs) {result="text"} : list[text] @e\nreturn %ys'
     )
-    events = [Open("s"), Extend("s", each), Provide("s", "xs", ["1", "2", "3"]), Want("s", "ys")]
+    events: list[Event] = [Open("s"), Extend("s", each), Provide("s", "xs", ["1", "2", "3"]), Want("s", "ys")]
     (start,) = [action for action in system.handle(events, 0.0) if isinstance(action, StartBatch)]
     latency = QueryRecord(criteria="latency")
     system.handle([Open("t", latency), Extend("t", STEP), Provide("t", "x", "t"), Want("t", "y")], 1.0)
@@ -269,7 +274,13 @@ def test_what_is_left_of_a_request_that_has_begun_moves_too() -> None:
 
 def test_a_stricter_want_reprioritises_what_an_instance_has_not_started() -> None:
     system = CheckedSystem([llm_engine(max_batch=8192)])
-    events = [Open("s"), Open("t"), *(Extend(query, SAY) for query in "st"), Want("s", "y"), Want("t", "y")]
+    events: list[Event] = [
+        Open("s"),
+        Open("t"),
+        *(Extend(query, SAY) for query in "st"),
+        Want("s", "y"),
+        Want("t", "y"),
+    ]
     actions = system.handle([*events, *(Provide(query, "x", "hello") for query in "st")], 0.0)
     first, second = [action for action in actions if isinstance(action, Admit)]
     assert first.rank == second.rank
@@ -288,7 +299,12 @@ def test_a_stricter_want_reprioritises_what_an_instance_has_not_started() -> Non
 
 def test_an_attempt_after_a_loss_is_made_for_what_is_asked_then() -> None:
     system = CheckedSystem([llm_engine(max_running=1)])
-    events = [Open("s"), Extend("s", SAY), Provide("s", "x", "hello"), Want("s", "y", "throughput")]
+    events: list[Event] = [
+        Open("s"),
+        Extend("s", SAY),
+        Provide("s", "x", "hello"),
+        Want("s", "y", "throughput"),
+    ]
     (admit,) = system.handle(events, 0.0)[1:]
     assert isinstance(admit, Admit)
     system.handle([LLMReport("llm", 0, Started(admit.task.id)), Want("s", "y", "latency")], 1.0)
@@ -299,10 +315,16 @@ def test_an_attempt_after_a_loss_is_made_for_what_is_asked_then() -> None:
 
 def test_a_reader_whose_deadline_has_passed_asks_for_nothing_more() -> None:
     system = CheckedSystem([batch_engine()])
-    events = [Open("s"), Extend("s", STEP), Want("s", "y", "latency", 5.0), Want("s", "y", "throughput", 9.0)]
+    events: list[Event] = [
+        Open("s"),
+        Extend("s", STEP),
+        Want("s", "y", "latency", 5.0),
+        Want("s", "y", "throughput", 9.0),
+    ]
     system.handle([*events, Want("s", "y", "throughput", 9.0)], 0.0)
     assert system.alarms_s == [5.0]
     session = system.queries["s"]
+    assert isinstance(session, SessionMachine)
     assert asked(session) == {"y": Demand("latency", 4.0, 1.0, job="y")}
     system.handle([Wake()], 5.0)
     assert asked(session) == {"y": Demand("throughput", 8.0, 1.0, job="y")}

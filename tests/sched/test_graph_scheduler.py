@@ -796,7 +796,7 @@ def test_text_behind_an_item_of_an_expansion_does_not_stream() -> None:
 
 
 def test_an_expansion_gets_its_settings_and_its_graph_may_read_them() -> None:
-    seen = {}
+    seen = dict[str, object]()
 
     def body(inputs: Mapping[str, object]) -> str:
         seen.update(inputs)

@@ -145,7 +145,7 @@ def test_the_share_of_aged_work_is_of_work() -> None:
     old = [llm_request(f"old{n}", "old", 900, depth=1) for n in range(2)]
     young = [(llm_request(f"{n}", "new", 90), 8.0) for n in range(12 * EVERY)]
     order = order_of("programs_first", entries(*old, *young), OrderConfig(unit_s=0.1, output_s=0.1))
-    went = []
+    went = list[str]()
     while went.count("old") < 2:
         chosen = order.take(0, lambda entry: 1, 10.1)
         assert isinstance(chosen, Take)

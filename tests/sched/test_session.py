@@ -111,7 +111,7 @@ def test_graphs_may_read_what_others_produce_in_both_directions() -> None:
     session = SessionMachine("q")
     session.extend(PAIR, {})
     session.extend(CALL, {"x": "c", "y": "b"})
-    outcome, found = session.provide("a", "a"), {}
+    outcome, found = session.provide("a", "a"), dict[str, object]()
     for result in ("c", "b", "d"):
         (work,) = outcome.work
         outcome = session.complete(work.node.id, 0, [result])
@@ -172,9 +172,11 @@ def test_a_want_ends_at_its_deadline_and_nothing_else_does() -> None:
     system = CheckedSystem([batch_engine()])
     system.handle([Open("s"), Extend("s", EMBED), Want("s", "v", deadline_s=5.0)], 0.0)
     assert system.alarms_s == [5.0]
-    assert system.queries["s"].graph.demands
+    session = system.queries["s"]
+    assert isinstance(session, SessionMachine)
+    assert session.graph.demands
     system.handle([Wake()], 5.0)
-    assert system.queries["s"].graph.demands == {}
+    assert session.graph.demands == {}
     system.handle([Provide("s", "x", "x")], 6.0)
     assert len(system.queries) == 1
 
@@ -323,7 +325,7 @@ def test_a_bug_in_a_scheduler_ends_the_queries_it_concerns() -> None:
     def bug(*args: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    system.schedulers["e"].done = bug  # type: ignore[method-assign, union-attr, assignment]
+    system.schedulers["e"].done = bug  # type: ignore[method-assign, union-attr]
     stop, reply = system.handle([BatchDone("e", 0, start.batch, [(1,)])], 1.0)
     assert stop == CancelTask("e", 0, start.tasks[0].id), (
         "as far as the scheduler knows, the batch still runs"

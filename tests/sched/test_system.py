@@ -293,7 +293,7 @@ def test_one_failing_query_hurts_no_other() -> None:
     ],
 )
 def test_a_query_that_cannot_run_fails_by_itself(
-    text: str, inputs: dict[str, object], kind: type[StrettoError], message: str
+    text: str, inputs: dict[str, Any], kind: type[StrettoError], message: str
 ) -> None:
     system = CheckedSystem([llm_engine(), batch_engine()])
     actions = system.handle([submit("bad", "graph g(%q: any)\n" + text, **inputs), submit("2")], 0.0)

@@ -27,6 +27,7 @@ from stretto.sched.engine_events import (
     LLMReport,
     Suspended,
 )
+from stretto.sched.engines.batch_scheduler import BatchScheduler
 from stretto.sched.llm.scheduler import LLMScheduler
 from stretto.sched.messages import Event, Wake
 
@@ -172,7 +173,9 @@ def test_late_messages_of_a_dead_instance_change_nothing(is_stopped: bool) -> No
     again = llm._loads.of(1)
     (running,) = again
     system.handle([LLMReport("llm", 1, Done(running, "Hello"))], 3.0)
-    number = system.schedulers["e"]._running[1].id  # type: ignore[union-attr]
+    batches = system.schedulers["e"]
+    assert isinstance(batches, BatchScheduler)
+    number = batches._running[1].id
     actions = system.handle([BatchDone("e", 1, number, [[(1,)]])], 3.0)
     assert Reply("1", {"a": "Hello", "v": [(1,)]}) in actions
     assert system.is_idle()
@@ -184,7 +187,7 @@ def test_suspect_instances_get_one_request_at_a_time_until_they_answer() -> None
     (first,) = system.handle([submit("1", text, k=KV_HELLO)], 0.0)
     assert isinstance(first, Admit)
     refused = LLMReport("llm", 0, Failed(first.task.id, EngineUnavailable("refused")))
-    events = [InstanceSuspected("llm", 0, "refused"), refused, submit("2", text, k=KV_HELLO)]
+    events: list[Event] = [InstanceSuspected("llm", 0, "refused"), refused, submit("2", text, k=KV_HELLO)]
     (probe,) = system.handle(events, 1.0)
     assert isinstance(probe, Admit)
     again = LLMReport("llm", 0, Failed(probe.task.id, EngineUnavailable("refused")))

@@ -15,7 +15,7 @@ from stretto.model.tasks import QueryRecord
 from stretto.model.values import Failure
 from stretto.sched.actions import Admit, Settled
 from stretto.sched.engine_events import AddInstance, BatchDone, Drain, InstanceReady
-from stretto.sched.messages import Extend, Open, Provide, Submit, Wake
+from stretto.sched.messages import Event, Extend, Open, Provide, Submit, Wake
 from stretto.sched.system import System
 
 CALL = compiled("graph g(%q: text)\n%A = prefill([%q]) : kv @llm\n%B = decode(%A) : text @llm\nreturn %B")
@@ -48,7 +48,7 @@ def test_what_has_failed_without_an_instance_is_not_run_when_one_comes() -> None
     engine = batch_engine()
     (replica,) = engine.replicas
     system = CheckedSystem([Deployment(engine.engine)], readies=False)
-    opened = [Open("s", QueryRecord()), Extend("s", EMBED_ONE, {}), Provide("s", "x", "hi")]
+    opened: list[Event] = [Open("s", QueryRecord()), Extend("s", EMBED_ONE, {}), Provide("s", "x", "hi")]
     settled = [action for action in system.handle(opened, 0.0) if isinstance(action, Settled)]
     assert isinstance(settled[-1].value, Failure)
     assert not system.schedulers["e"].queue
