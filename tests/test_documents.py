@@ -186,11 +186,11 @@ def test_progress_names_every_document(tmp_path: Path) -> None:
 # What is no document
 
 
-def assert_refused(path: Path, cause: str, **options: int) -> None:
+def assert_refused(path: Path, cause: str, max_bytes: int = 50_000_000) -> None:
     good = path.with_name("good.txt")
     good.write_text("text")
     with pytest.raises(DocumentError, match=cause) as refused:
-        load_documents([good, path], **options)
+        load_documents([good, path], max_bytes=max_bytes)
     assert str(path) in str(refused.value)
 
 

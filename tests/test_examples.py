@@ -165,7 +165,7 @@ def test_self_refine(place: int, num_rounds: int, capsys: pytest.CaptureFixture[
         made: Graph = example.after_verdict(inputs)
         return made
 
-    example.vocabulary = DEFAULT.with_expansion("after_verdict", after_verdict)
+    vars(example)["vocabulary"] = DEFAULT.with_expansion("after_verdict", after_verdict)
     with models_loaded_once():
         asyncio.run(example.main("Where did the captain live?", texts))
     assert capsys.readouterr().out == "The captain lived at the inn.\n"

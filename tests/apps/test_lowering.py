@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -152,6 +152,10 @@ def test_the_second_query_of_a_shape_finds_its_plan() -> None:
     assert plan_cache.plan(app, {"searching": {"top_k": 6}}, ALL) is not five
 
 
+def expansion_to(graph: Graph) -> Callable[[Mapping[str, object]], Graph]:
+    return lambda inputs: graph
+
+
 def test_a_graph_that_is_spliced_is_found_by_its_structure_too() -> None:
     app, lowered = naive_rag(), naive_rag().lower({})
     one_output = replace(lowered, outputs=lowered.outputs[:1])
@@ -163,7 +167,7 @@ def test_a_graph_that_is_spliced_is_found_by_its_structure_too() -> None:
     }
     vocabulary = DEFAULT.with_expansion("rag", lambda inputs: one_output)
     for value, graph in flags.items():
-        vocabulary = vocabulary.with_expansion(f"flag_{value}", lambda inputs, graph=graph: graph)
+        vocabulary = vocabulary.with_expansion(f"flag_{value}", expansion_to(graph))
     plan_cache = PlanCache({}, vocabulary)
     plan = plan_cache.expand("rag", {}, ALL)
     assert plan_cache.compile(one_output, ALL) is not plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain, combinations
 
 import pytest
@@ -102,7 +102,7 @@ def test_several_queries_are_searched_one_by_one() -> None:
 @pytest.mark.parametrize(
     "make", [lambda: WebSearch(top_k=0), lambda: Judge(max_tokens=0), lambda: Generation(max_tokens=0)]
 )
-def test_unusable_settings_are_refused(make) -> None:
+def test_unusable_settings_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         make()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.runtime_engines import AtOnce
 from support.virtual_loop import in_virtual_time
@@ -35,12 +37,12 @@ def llm(*replies: str) -> Deployment:
     return deploy("llm", lambda _: AtOnce(ScriptedLLM(write, 16)), contract="llm", runs_in="loop")
 
 
-async def answered(*replies: str, hits: list[Hit] = HITS, **settings: object) -> object:
+async def answered(*replies: str, hits: list[Hit] = HITS, **settings: Any) -> object:
     return await answer_of(llm(*replies), hits, **settings)
 
 
 async def answer_of(
-    deployment: Deployment, hits: list[Hit], question: str = QUESTION, **settings: object
+    deployment: Deployment, hits: list[Hit], question: str = QUESTION, **settings: Any
 ) -> object:
     synthesis = Synthesis(question=Input("question", "text"), hits=Input("hits", "list[hit]"), **settings)
     app = Template("t", synthesis, {"answer": synthesis["answer"]})

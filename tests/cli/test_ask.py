@@ -90,8 +90,8 @@ def test_questions_of_a_file_are_answered_in_order_and_one_may_fail(
         '"Did\u2028the captain\u0085pay?"\n'
     )
     with serving(answer) as url:
-        args = ("ask", "--questions", questions, "--docs", doc, "--llm", url)
-        args = (*args, "--set", "query_expansion.fallback=false")
+        settings = ("--set", "query_expansion.fallback=false")
+        args = ("ask", "--questions", questions, "--docs", doc, "--llm", url, *settings)
         ended = stretto(*args, "--json")
         text = stretto(*args)
     rows = [json.loads(line) for line in ended.out.split("\n")[:-1]]
@@ -418,7 +418,11 @@ def test_an_engine_that_fails_is_exit_code_one(stretto: CommandLine, doc: Path) 
         (Reply(raw=b"<html>"), "BadServer: step 'queries': "),
         (Reply(status=404), "NotFound: step 'queries': "),
     ):
-        with serving(lambda request, reply=replies: reply) as url:
+
+        def answer(request: Mapping[str, Any], reply: Reply = replies) -> Reply:
+            return reply
+
+        with serving(answer) as url:
             assert stretto.refuses(*args, "--llm", url, code=1).startswith(message)
             ended = stretto(*args, "--llm", url, "--json")
         row = json.loads(ended.out)

@@ -52,7 +52,13 @@ def test_check_prompts_of_a_trace_without_texts(tmp_path: Path, stretto: Command
 
 def test_check_prompts_of_a_record_of_the_router(tmp_path: Path, stretto: CommandLine) -> None:
     """A record has what was found, which is summed up by place."""
-    fault = {"model": "m", "path": "/v1/chat/completions", "shape": "ab", "program": "7", "changes": "id"}
+    fault: dict[str, object] = {
+        "model": "m",
+        "path": "/v1/chat/completions",
+        "shape": "ab",
+        "program": "7",
+        "changes": "id",
+    }
     fault |= {"place": "system", "line": 1, "at_tokens": 3, "sample": "id: ⟨id⟩", "advice": "drop it"}
     line = {"id": "r", "path": "/v1/chat/completions", "attempts": [], "completion_tokens": 5}
     told = [{"requests": n, "lost_tokens": 100 * n, "lost_s": 0.5, **fault} for n in (3, 4)]
@@ -66,7 +72,13 @@ def test_check_prompts_of_a_record_of_the_router(tmp_path: Path, stretto: Comman
 
 def test_check_prompts_of_a_record_that_no_router_wrote(tmp_path: Path, stretto: CommandLine) -> None:
     """Faults that are none are left out, and names of clients do not rule the terminal."""
-    fault = {"model": "m\x1b[31m", "path": "/v1/completions", "shape": "ab", "program": "7", "changes": "id"}
+    fault: dict[str, object] = {
+        "model": "m\x1b[31m",
+        "path": "/v1/completions",
+        "shape": "ab",
+        "program": "7",
+        "changes": "id",
+    }
     fault |= {"place": "system", "line": 1, "at_tokens": 3, "sample": "id: ⟨id⟩", "advice": "drop it"}
     loss = {"requests": 3, "lost_tokens": 300, "lost_s": 0.5}
     line = {"path": "/v1/completions", "attempts": []}

@@ -17,8 +17,8 @@ from stretto.cli import cores
 from stretto.costs.step_terms import NUMBERS
 from stretto.model.errors import ConfigError
 from stretto.planner.application import Application, ModelNode
-from stretto.planner.core_costs import CoreCost
-from stretto.planner.cores import CoreModel, core_models
+from stretto.planner.core_costs import CoreCost, CoreModel
+from stretto.planner.cores import core_models
 
 
 class Measuring:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,12 +67,12 @@ def test_an_interrupt_shows_what_is_known(
 ) -> None:
     import stretto.sizing.study as study
 
-    made_up = study.run
+    made_up: Callable[..., TrialOutcome] = vars(study)["run"]
 
     def interrupted(*given: object) -> TrialOutcome:
         if given[4] == 1:
             raise KeyboardInterrupt
-        return made_up(*given)  # type: ignore[arg-type]
+        return made_up(*given)
 
     monkeypatch.setattr("stretto.sizing.study.run", interrupted)
     found = stretto("size", EXAMPLE, "--load", "50 sessions", "--draws", "3")
@@ -92,12 +93,12 @@ def test_an_end_in_the_search_for_fleets_shows_the_best_so_far(
 ) -> None:
     import stretto.sizing.study as study
 
-    made_up = study.run
+    made_up: Callable[..., TrialOutcome] = vars(study)["run"]
 
     def interrupted(*given: object) -> TrialOutcome:
         if given[0].num_servers > 1 and len(given[0].servers) > 1:  # type: ignore[attr-defined]
             raise ended
-        return made_up(*given)  # type: ignore[arg-type]
+        return made_up(*given)
 
     monkeypatch.setattr("stretto.sizing.study.run", interrupted)
     prices = tmp_path / "prices.toml"

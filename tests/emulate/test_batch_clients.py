@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from support.emulated import emulating
 
-from stretto.emulate.fleet import Kind, PlannedFleet, WantedFleet, WantedServer, check_fleet
+from stretto.emulate.fleet import PlannedFleet, check_fleet
+from stretto.emulate.wanted import Kind, WantedFleet, WantedServer
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
 from stretto.engines.batch.server.reranking import RerankingServer
@@ -34,10 +35,13 @@ def test_a_text_has_the_same_vector_alone_and_in_a_batch() -> None:
     with emulating(fleet("embedding")) as (url,):
         engine = EmbeddingServer(BatchServerConfig(url))
         (together,) = engine.run([embed(TEXTS)])
-        ((alone,),) = engine.run([embed(TEXTS[5:6])])
+        (one,) = engine.run([embed(TEXTS[5:6])])
         engine.probe()
         engine.close()
-    assert (together[5] == alone).all()  # type: ignore[index]
+    assert isinstance(together, list)
+    assert isinstance(one, list)
+    (alone,) = one
+    assert (together[5] == alone).all()
     assert alone.shape == (1024,)
     assert np.linalg.norm(alone) == pytest.approx(1.0)
 

@@ -67,12 +67,12 @@ def test_a_fleet_has_llms_of_several_models_and_engines_that_share_a_device(tmp_
         vectors = [row["embedding"] for row in data]
         assert vectors[0] == vectors[2] != vectors[1]
         assert sum(value * value for value in vectors[0]) == pytest.approx(1, abs=1e-4)
-        body = {
+        asked = {
             "query": "Where is the table?",
             "documents": ["In a house.", "The table is here."],
             "top_n": 1,
         }
-        (result,) = httpx.post(f"{urls[3]}/rerank", json=body).json()["results"]
+        (result,) = httpx.post(f"{urls[3]}/rerank", json=asked).json()["results"]
         assert (result["index"], result["document"]) == (1, {"text": "The table is here."})
 
 

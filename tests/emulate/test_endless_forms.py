@@ -44,7 +44,7 @@ def test_a_pattern_with_too_long_texts_is_refused(pattern: str) -> None:
     [
         {"json": {"type": "integer", "minimum": float("inf")}},
         {"json": {"type": "integer", "multipleOf": 0}},
-        {"json": reduce(lambda inner, _: {"allOf": [inner]}, range(5000), {})},
+        {"json": reduce(lambda inner, _: {"allOf": [inner]}, range(5000), dict[str, Any]())},
         {"regex": "a{99999999999}"},
         {"regex": f"{'(' * 999}{')' * 999}"},
         {"regex": "[\\ud800]"},

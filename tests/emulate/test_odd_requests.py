@@ -8,7 +8,7 @@ import httpx
 import pytest
 from support.emulated import emulating
 
-PATHS = {
+PATHS: dict[str, dict[str, Any]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "Hi."}]},
     "completions": {"prompt": "Hi."},
 }

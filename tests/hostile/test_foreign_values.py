@@ -14,7 +14,7 @@ import pytest
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Input, Runtime, Template
 from stretto.components import Condition, FirstPresent, LLMCall, ToolCall
-from stretto.engines.catalogue import Calls, CallsConfig
+from stretto.engines.batch.calls import Calls, CallsConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineFailure, StrettoError
 from stretto.model.foreign import MAX_DEPTH
@@ -77,7 +77,7 @@ class BrokenMapping(Mapping[str, object]):
 
 
 class BrokenText(str):
-    __eq__ = __repr__ = __str__ = __len__ = __iter__ = __hash__ = encode = _breaks  # type: ignore[assignment]
+    __eq__ = __repr__ = __str__ = __len__ = __iter__ = __hash__ = encode = _breaks
 
 
 class OddFailure(EngineFailure):
@@ -96,11 +96,11 @@ def _panics(*_: object, **__: object) -> Any:
 
 
 class PanickingList(list[object]):
-    __iter__ = __len__ = __getitem__ = _panics  # type: ignore[assignment]
+    __iter__ = __len__ = __getitem__ = _panics
 
 
 class PanickingText(str):
-    __str__ = __eq__ = __hash__ = encode = split = _panics  # type: ignore[assignment]
+    __str__ = __eq__ = __hash__ = encode = split = _panics
 
 
 class PanickingObject:

@@ -227,7 +227,7 @@ def test_an_action_that_cannot_be_carried_out_ends_its_own_query() -> None:
                     raise ZeroDivisionError("in the driver")
                 send(*args)
 
-            runtime._pump._instances.send = send_once_broken  # type: ignore[method-assign]
+            runtime._pump._instances.send = send_once_broken  # type: ignore[assignment, method-assign]
             with pytest.raises(StrettoError, match="ZeroDivisionError: in the driver"):
                 await runtime.run(PLAIN, {"x": "a"})
             assert await runtime.run(PLAIN, {"x": "b"})

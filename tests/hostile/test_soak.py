@@ -13,6 +13,7 @@ from support.hostile import SOAK_S, SlowFakeLLM, resident_mb, show
 from support.runtime_engines import COMPLETE, SHOUT, SHOUT_EACH, acting
 
 from benchmarks.common.fake_engines import FakeLLMConfig
+from stretto.graph.execution_graph import ExecutionGraph
 from stretto.model.deployment import deploy
 from stretto.model.errors import InternalError, QueryEnded, StrettoError
 from stretto.runtime.runtime import Runtime
@@ -41,10 +42,11 @@ def test_soak(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     async def one(runtime: Runtime, number: int, kind: str) -> None:
         text = f"text {number}" if kind in ("fine", "each", "complete", "cancel", "late") else kind
-        app, inputs = {
+        others: dict[str, tuple[ExecutionGraph, dict[str, object]]] = {
             "each": (SHOUT_EACH, {"texts": [text, "b"]}),
             "complete": (COMPLETE, {"text": text}),
-        }.get(kind, (SHOUT, {"text": text}))
+        }
+        app, inputs = others.get(kind, (SHOUT, {"text": text}))
         failure: StrettoError | None = None
         try:
             query = await runtime.submit(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from importlib.resources import files
+from typing import Any
 
 import pytest
 from support.routing import Routing, routing, run, until
@@ -21,7 +22,7 @@ PATHS = (
 LOCAL = [(b"host", b"127.0.0.1:8700")]
 
 
-async def first_event(at: Routing) -> dict[str, object]:
+async def first_event(at: Routing) -> dict[str, Any]:
     """Return what the live page gets first."""
     async with at.client.stream("GET", "/admin/live") as answer:
         assert answer.headers["content-type"] == "text/event-stream"
@@ -44,13 +45,13 @@ def test_the_page_shows_workers_programs_and_tenants() -> None:
             reply = await at.ask(prompt="A first turn. " * 30)
             program = reply.headers["x-stretto-program"].partition(";")[0]
             shown = await first_event(at)
-            states = [(one["name"], one["state"]) for one in shown["workers"]]  # type: ignore[attr-defined]
+            states = [(one["name"], one["state"]) for one in shown["workers"]]
             assert states == [(server.url, "serving") for server in at.servers]
-            (row,) = shown["programs"]  # type: ignore[misc]
+            (row,) = shown["programs"]
             assert (row["program"], row["state"], row["requests"]) == (program, "silent", 1)
             assert row["wall_s"] == pytest.approx(sum(row["path"].values()), abs=1e-4)
-            assert [one["program"] for one in shown["slowest"]] == [program]  # type: ignore[attr-defined]
-            (tenant,) = shown["tenants"]  # type: ignore[misc]
+            assert [one["program"] for one in shown["slowest"]] == [program]
+            (tenant,) = shown["tenants"]
             assert (tenant["requests"], tenant["prompt"], tenant["cached"]) == (1, 90, 32)
             page = await at.client.get("/")
             assert page.text.startswith("<!doctype html>")
@@ -81,7 +82,7 @@ def test_a_program_that_runs_is_shown_with_its_worker() -> None:
         asked = {"prompt": "x", "stream": True}
         async with routing("waits") as at, at.client.stream("POST", "/v1/completions", json=asked):
             shown = await first_event(at)
-            (row,) = shown["programs"]  # type: ignore[misc]
+            (row,) = shown["programs"]
             assert (row["state"], row["worker"]) == ("running", at.servers[0].url)
             at.servers[0].go_on.set()
 

@@ -16,7 +16,7 @@ from stretto.http.connection import ClientConnection
 from stretto.http.refusals import Refused
 from stretto.http.request import HttpRequest
 from stretto.http.routes import Route, Routes
-from stretto.http.served import WholeAnswer
+from stretto.http.served import Answerable, WholeAnswer
 from stretto.http.server import HttpServer
 
 Handler = Callable[[HttpRequest], Awaitable[None]]
@@ -41,7 +41,7 @@ class Echoing(TaskApplication[HttpRequest]):
     def refusal(self, error: Refused, request: ClientRequest) -> WholeAnswer:
         return error.status, [], error.code.encode()
 
-    def request_of(self, connection: ClientConnection, received: ClientRequest) -> HttpRequest:
+    def request_of(self, connection: Answerable, received: ClientRequest) -> HttpRequest:
         return HttpRequest(connection, received)
 
     async def handle(self, request: HttpRequest) -> None:

@@ -206,6 +206,7 @@ def test_files_come_beside_the_query_in_a_multipart_body() -> None:
     request = read_query("multipart/form-data; boundary=boundary", sent)
     assert (request.inputs, request.stream, request.background) == ({"question": "Who?"}, True, False)
     found = checked_inputs(naive_rag(), request.inputs, request.files)["files"]
+    assert isinstance(found, list)
     assert [(one.name, one.data) for one in found] == [("a.bin", data), ("grüße.md", b"# x")]
 
 
@@ -297,7 +298,9 @@ def test_sources_quote_what_supports_the_answer() -> None:
         ({}, "Is the mill old?", [1, 1], "The mill is old."),
         ({"answer": 3.5}, "", [1, 3], None),
     ):
-        (found,) = outputs_as_json({**outputs, "sources": [hit]}, question)["sources"]  # type: ignore[misc]
+        sources = outputs_as_json({**outputs, "sources": [hit]}, question)["sources"]
+        assert isinstance(sources, list)
+        (found,) = sources
         assert (found["pages"], found["page"], found["quote"]) == (pages, pages[0], quote)
 
 

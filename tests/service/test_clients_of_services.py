@@ -150,7 +150,7 @@ def test_values_stand_for_themselves() -> None:
         1.5,
         False,
         None,
-        ["a", [P.SemanticVariable and 1]],
+        ["a", [1]],
         chunk,
         marked,
         Hit(chunk, 0.5),

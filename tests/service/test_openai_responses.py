@@ -15,6 +15,7 @@ from support.services import served
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import naive_rag
+from stretto.engines.decoding import BASIC
 from stretto.engines.scripted import engine as scripted
 from stretto.model.deployment import deploy
 from stretto.service.apps.deployed_app import deploy_app
@@ -60,7 +61,7 @@ def client(url: str) -> Iterator[Any]:
 @pytest.fixture
 def able(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the scripted engine take JSON schemas, which it does not follow by itself."""
-    monkeypatch.setattr(scripted, "BASIC", scripted.BASIC | {"json_schema"})
+    monkeypatch.setattr(scripted, "BASIC", BASIC | {"json_schema"})
 
 
 def both(client: Any, reply: str = "", **asked: Any) -> Any:
@@ -219,7 +220,7 @@ def test_emulated_servers_answer_likewise() -> None:
     ):
         found = both(client, model="", input="Who lives there?", max_output_tokens=8)
         assert (found.status, found.usage.output_tokens) == ("incomplete", 8)
-        must = {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}}
+        must: dict[str, Any] = {"tools": [WEATHER], "tool_choice": {"type": "function", "name": "weather"}}
         (call,) = both(client, model="", input="Oslo?", **must).output
         assert (call.type, call.name, list(json.loads(call.arguments))) == (
             "function_call",

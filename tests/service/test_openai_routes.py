@@ -17,6 +17,7 @@ from support.services import served
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.apps import naive_rag
+from stretto.engines.decoding import BASIC
 from stretto.model.deployment import deploy
 from stretto.model.errors import BadReply, CapacityError
 from stretto.service.apps.deployed_app import deploy_app
@@ -69,10 +70,12 @@ def refused(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
 
 
 def test_a_chat_is_answered_with_its_counts(http: httpx.Client, desk: Desk) -> None:
-    messages = [{"role": "developer", "content": "Be brief."}, *HI, {"role": "assistant", "content": "yes?"}]
-    messages.append(
-        {"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}
-    )
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        *HI,
+        {"role": "assistant", "content": "yes?"},
+        {"role": "user", "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]},
+    ]
     answer = http.post(CHAT, json={"model": "llm", "messages": messages, "max_completion_tokens": 9}).json()
     (choice,) = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": "<Be brief.hiyes?a b>"}
@@ -227,7 +230,7 @@ def able(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the scripted engine take JSON schemas, which it does not follow by itself."""
     from stretto.engines.scripted import engine
 
-    monkeypatch.setattr(engine, "BASIC", engine.BASIC | {"json_schema", "regex", "choices"})
+    monkeypatch.setattr(engine, "BASIC", BASIC | {"json_schema", "regex", "choices"})
 
 
 @pytest.mark.usefixtures("able")

@@ -304,9 +304,9 @@ def test_a_cycle_is_refused_after_a_refused_request(client: httpx.Client, sessio
     """A refused request must not make the session forget which variables are awaited."""
     assert client.post("/v1/submit", json=submitted(session, x="b", y="a")).is_success
     calls = [submitted(session, x="c", y=name) for name in ("b", "a")]
-    body = {"session_id": session, "calls": [{**call, "function": "f"} for call in calls]}
-    for call in body["calls"]:
+    for call in calls:
         del call["session_id"]
+    body = {"session_id": session, "calls": [{**call, "function": "f"} for call in calls]}
     refusal(client.post("/v1/submit", json=body), 409, "conflict")
     answer = client.post("/v1/submit", json=submitted(session, x="a", y="b"))
     assert "a cycle through the variables" in refusal(answer, 422, "user_error")

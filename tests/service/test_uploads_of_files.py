@@ -116,7 +116,7 @@ def test_a_full_disk_is_a_typed_error_and_leaves_no_file(
         sink.close()
 
     with monkeypatch.context() as patched:
-        patched.setattr(upload.os, "write", write)
+        patched.setattr(os, "write", write)
         asyncio.run(run())
     assert not (tmp_path / "file").exists()
 

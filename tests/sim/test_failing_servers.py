@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from support.failing_servers import CallWatch
@@ -100,9 +100,9 @@ def faults_of(failure: str, until_s: float) -> FaultPlan:
     return FaultPlan(outages=(outage,))
 
 
-def servers(placement: str, num: int, loading_s: float | None = None, **settings: object) -> Deployment:
+def servers(placement: str, num: int, loading_s: float | None = None, **settings: Any) -> Deployment:
     """An LLM engine of servers that are declared by their URLs alone, as on the command line."""
-    engine = Engine("llm", "llm", placement=placement, **{"recover_s": RECOVER_S, **settings})  # type: ignore[arg-type]
+    engine = Engine("llm", "llm", placement=placement, **{"recover_s": RECOVER_S, **settings})
     configs = [OpenAIServerConfig(f"http://127.0.0.1:{8001 + number}") for number in range(num)]
     replica = Replica(OpenAIServer, runs_in="loop", profile=PROFILE, loading_s=loading_s)
     return Deployment(engine, tuple(replace(replica, config=one) for one in configs))
@@ -116,7 +116,7 @@ def run(
     num_calls: int = 8,
     is_streamed: bool = True,
     graph: ExecutionGraph = GRAPH,
-    **settings: object,
+    **settings: Any,
 ) -> tuple[VirtualDriver, CallWatch]:
     """Calls arrive before, at and after the failure."""
     watch, fleet = CallWatch(), FleetWatch()
@@ -155,8 +155,7 @@ def matrix() -> Sequence[tuple[str, str, int]]:
 def test_calls_of_a_server_that_fails_end_at_another_one(
     placement: str, failure: str, num_servers: int
 ) -> None:
-    is_limited = failure == "slow"
-    settings = {"timeout_s": 0.5} if is_limited else {}
+    settings: dict[str, Any] = {"timeout_s": 0.5} if failure == "slow" else {}
     for is_streamed in (True, False):
         driver, watch = run(
             placement, faults_of(failure, 60.0), num_servers, is_streamed=is_streamed, **settings
@@ -184,8 +183,8 @@ def test_a_step_that_took_too_long_at_a_server_is_tried_at_another_one(
 @pytest.mark.parametrize("placement", SOME)
 def test_calls_of_the_only_server_end_when_it_comes_back(placement: str, failure: str) -> None:
     """One that asks to be left alone for longer than anybody waits is asked again after a limit."""
-    settings, rest_s = ({"recover_s": 60.0}, MAX_REST_S) if "for ever" in failure else ({}, 0.0)
-    driver, watch = run(placement, faults_of(failure, 2.5), 1, **settings)
+    recover_s, rest_s = (60.0, MAX_REST_S) if "for ever" in failure else (RECOVER_S, 0.0)
+    driver, watch = run(placement, faults_of(failure, 2.5), 1, recover_s=recover_s)
     assert all(reply.error is None for reply in driver.replies.values())
     assert max(watch.ended_s.values()) < 2.5 + 10.0 + rest_s
 

@@ -80,13 +80,15 @@ def test_the_key_of_a_prompt_has_the_blocks_that_its_instance_reports() -> None:
     assert scheduler._loads.num_held(again) == 16 * len(key.blocks)
 
 
-@pytest.mark.parametrize("changes", [{"with_events": False}, {}])
-def test_without_reports_no_key_is_computed(changes: dict[str, bool]) -> None:
+@pytest.mark.parametrize("with_events", [False, True])
+def test_without_reports_no_key_is_computed(with_events: bool) -> None:
     calls = []
 
     def tokenize(prompt: tuple[Segment, ...]) -> list[int]:
         calls.append(prompt)
         return MODEL.tokenize(prompt)
 
-    _, admits = run(replace(MODEL, tokenize=tokenize, scheduler=replace(MODEL.scheduler, **changes)))
-    assert len(calls) == len(admits) * (1 if changes else 2)
+    _, admits = run(
+        replace(MODEL, tokenize=tokenize, scheduler=replace(MODEL.scheduler, with_events=with_events))
+    )
+    assert len(calls) == len(admits) * (2 if with_events else 1)

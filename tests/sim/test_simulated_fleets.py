@@ -92,8 +92,9 @@ def model(**changes: object) -> SimulatedModel:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def batch(**changes: object) -> Deployment:
-    return deploy("e", FakeBatch, FakeBatchConfig(), **{"profile": PROFILE, "timeout_s": 20.0, **changes})
+def batch(**changes: Any) -> Deployment:
+    options: dict[str, Any] = {"profile": PROFILE, "timeout_s": 20.0, **changes}
+    return deploy("e", FakeBatch, FakeBatchConfig(), **options)
 
 
 def llm(**changes: object) -> Deployment:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from support.worked_example import PROFILES, e_graph
-
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.graph.compile import compile_graph
 from stretto.model.deployment import deploy
 from stretto.model.tasks import Task
 from stretto.model.values import Document, Section
 from stretto.sim.driver import VirtualDriver
+from support.worked_example import PROFILES, e_graph
 
 
 def driver(

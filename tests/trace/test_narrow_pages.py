@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 
 import pytest
-from recorded import driver
+from support.recorded_runs import driver
 from support.worked_example import e_graph, p_graph
 
 from stretto.planner.execution import Execution
@@ -52,7 +53,7 @@ def a_plan() -> str:
     return gantt_page("plan", Execution(1.0, (), {}), ["a"], machine)
 
 
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "trace": a_trace,
     "explanation": lambda: graph_page("page", [("p-graph", "a line", draw_graph(p_graph()))]),
     "plan": a_plan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-from recorded import driver
+from support.recorded_runs import driver
 
 from stretto.sched.actions import Admit, StartBatch
 from stretto.trace.chrome import chrome_trace

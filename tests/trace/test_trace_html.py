@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from recorded import driver
+from support.recorded_runs import driver
 from support.worked_example import e_graph, p_graph
 
 from stretto.graph.compile import compile_graph

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded import driver
+from support.recorded_runs import driver
 
 from stretto.cluster.messages import StopInstance
 from stretto.model.tasks import Decode, LLMTask, Started

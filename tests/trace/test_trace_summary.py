@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from recorded import driver
+from support.recorded_runs import driver
 
 from stretto.model.tasks import Usage
 from stretto.trace.recorder import QuerySpan, Recorder, Span, SpanPart

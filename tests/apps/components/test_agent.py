@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from support.template_runs import LLM, TemplateRun, text_of, variables
@@ -53,7 +54,7 @@ def test_the_ready_made_app_is_that_agent() -> None:
     assert agent(TOOLS, max_turns=2).lower({}).primitives == app(max_turns=2).lower({}).primitives
 
 
-def app(*, tools: tuple[Tool, ...] = TOOLS, **settings: object) -> Template:
+def app(*, tools: tuple[Tool, ...] = TOOLS, **settings: Any) -> Template:
     asking = Agent(question=Input("question", "text"), tools=tools, **settings)
     return Template("asking", asking, {"answer": asking["answer"], "run": asking["run"]})
 

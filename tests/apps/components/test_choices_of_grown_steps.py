@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.template_runs import LLM, TemplateRun, echo, variables
 
@@ -16,7 +18,7 @@ from stretto.model.errors import BadReply, EngineFailure
 from stretto.model.tasks import Decode, LLMTask
 
 
-def map_reduce(**choices: object) -> Template:
+def map_reduce(**choices: Any) -> Template:
     mapped = MapReduce(items=Input("texts", "list[text]"), fan_in=2, **choices)
     return Template("t", mapped, {"text": mapped["text"]})
 

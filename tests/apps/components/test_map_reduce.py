@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.template_runs import TemplateRun
 
@@ -17,7 +19,7 @@ from stretto.model.values import ABSENT
 SETTINGS = {"prompt": "summarise", "fan_in": 3, "max_tokens": 9, "engine": "llm"}
 
 
-def app(**settings: object) -> Template:
+def app(**settings: Any) -> Template:
     mapped = MapReduce(items=Input("texts", "list[text]"), **settings)
     return Template("t", mapped, {"text": mapped["text"], "parts": mapped["parts"]})
 

@@ -47,10 +47,16 @@ def test_map_reduce_writes_the_same(tiny_checkpoint: Path) -> None:
 def test_an_agent_held_to_its_tools_writes_the_same(tiny_chat_checkpoint: Path) -> None:
     pytest.importorskip("llguidance")
     called: list[tuple[str, str]] = []
-    tools = (
-        Tool("look", "look for it", lambda text: called.append(("look", text)) or "It is here."),
-        Tool("ask", "ask somebody", lambda text: called.append(("ask", text)) or "Nobody knows."),
-    )
+
+    def look(text: str) -> str:
+        called.append(("look", text))
+        return "It is here."
+
+    def ask(text: str) -> str:
+        called.append(("ask", text))
+        return "Nobody knows."
+
+    tools = (Tool("look", "look for it", look), Tool("ask", "ask somebody", ask))
     agent = Agent(
         question=Input("question", "text"),
         tools=tools,

@@ -246,9 +246,9 @@ def test_calls_of_a_session_wait_as_they_did(tmp_path: Path) -> None:
 
 
 def test_calls_without_a_session_go_on_where_their_messages_do(tmp_path: Path) -> None:
-    first = [user("add")]
+    first: list[Line] = [user("add")]
     tool = {"role": "tool", "tool_call_id": "1", "content": "3"}
-    second = [*first, {**said("call add"), "refusal": None}, tool]
+    second: list[Line] = [*first, {**said("call add"), "refusal": None}, tool]
     found = read(
         tmp_path,
         call(first, "call add", 10.0, 11.0),

@@ -112,8 +112,8 @@ def test_every_random_trace_comes_to_its_end(seed: int) -> None:
     requests = []
     for number in range(30):
         others = draw.sample(range(number), min(number, draw.choice((0, 1, 1, 2, 3))))
-        after = [After(f"r{n}", draw.random(), draw.choice(("start", "end", "end"))) for n in others]
-        requests.append(request(f"r{number}", *after, arrival_s=draw.choice((0.0, draw.random()))))
+        waits = [After(f"r{n}", draw.random(), draw.choice(("start", "end", "end"))) for n in others]
+        requests.append(request(f"r{number}", *waits, arrival_s=draw.choice((0.0, draw.random()))))
     draw.shuffle(requests)
     plan, now_s, running, starts = AgentPlan(trace(*requests)), 0.0, [], {}
     ends: dict[str, float] = {}
