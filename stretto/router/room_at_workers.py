@@ -18,6 +18,7 @@ from typing import Literal
 
 from stretto.cluster.room.contexts import RoomRequest
 from stretto.cluster.room.room import Entered, Room
+from stretto.cluster.room.silences import Returns
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
 from stretto.router.messages import RoutedRequest, Ticket, WorkerId
@@ -217,7 +218,7 @@ class RoomAtWorkers:
             () if key is None else key.blocks,
             1 if key is None else key.block_tokens,
             pool.scaled(num_output),
-            bool(program) and request.program.has_returned,
+            _returns(request),
             not program or request.program.is_final,
         )
 
@@ -368,4 +369,17 @@ def _is_left_out(ticket: Ticket, request: RoutedRequest, room: Room) -> bool:
     if not program.name:
         return True
     is_watched = program.has_returned or ticket % _WATCHED == 0
-    return not is_watched and room.is_known_to_stay_away(request.model)
+    return not is_watched and room.is_known_to_stay_away(request.model, _returns(request))
+
+
+def _returns(request: RoutedRequest) -> Returns:
+    """Return whether a request's program is expected to come back while nothing is known of its kind.
+
+    Of a first request of a plain client nobody knows. If many agents began at once and none was held, the
+    workers would compute their prompts for long, and nothing of them would be left in the memory. If they are
+    chats instead, that is learned from the first answers, and until then the memory is full all the same.
+    """
+    program = request.program
+    if program.name and program.has_returned:
+        return "likely"
+    return "perhaps" if program.name and request.step is None else "unlikely"

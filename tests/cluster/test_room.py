@@ -12,7 +12,7 @@ from stretto.cluster.room.blocks_inside import BlocksInside
 from stretto.cluster.room.contexts import Context, Program, RoomRequest
 from stretto.cluster.room.kv_belief import KVBelief
 from stretto.cluster.room.room import Entered, Room
-from stretto.cluster.room.silences import Silences, end_s, silence_bin
+from stretto.cluster.room.silences import Returns, Silences, end_s, silence_bin
 from stretto.model.tasks import Usage
 
 KV = 10_000
@@ -49,7 +49,8 @@ class Machine:
         number = self.num_calls[program] = self.num_calls.get(program, 0) + 1
         key = f"{program}{number}"
         hashes = blocks(content or program, num_blocks, opening)
-        request = RoomRequest(key, program, kind, BLOCK * num_blocks, hashes, BLOCK, 0, not is_last, is_last)
+        returns: Returns = "unlikely" if is_last else "likely"
+        request = RoomRequest(key, program, kind, BLOCK * num_blocks, hashes, BLOCK, 0, returns, is_last)
         self.entered = self.room.arrive(request, self.now_s)
         self.check()
         return key
@@ -194,7 +195,7 @@ def test_blocks_inside_are_found_as_if_each_were_counted_alone(seed: int) -> Non
             request = RoomRequest(number, "any", "agent", BLOCK * len(hashes), hashes, BLOCK)
             inside.go_on(draw.choice(contexts), request)
         else:
-            contexts.append(Context(number, program, Silences(is_named=True), prompt(), BLOCK))
+            contexts.append(Context(number, program, Silences("likely"), prompt(), BLOCK))
             inside.add(contexts[-1])
         inside.check_invariants()
         users: dict[bytes, list[int]] = {}
@@ -222,7 +223,7 @@ def test_blocks_with_colliding_hashes_are_given_back(seed: int) -> None:
             else:
                 inside.go_on(one, RoomRequest(number, "any", "agent", 0, hashes))
         else:
-            one = Context(number, program, Silences(is_named=True), hashes)
+            one = Context(number, program, Silences("likely"), hashes)
             inside.add(one)
             contexts[one] = None
         assert inside.tokens <= sum(len(one.blocks) for one in contexts)
@@ -409,7 +410,7 @@ def test_an_equal_opening_makes_no_equal_program() -> None:
 def one_call(room: Room, program: str, content: str, number: int, num_blocks: int = 2) -> None:
     """Let a request come, go out and end at an instance where there is room for it."""
     hashes = blocks(content, num_blocks)
-    request = RoomRequest(number, program, "agent", BLOCK * num_blocks, hashes, BLOCK, 0, True, False)
+    request = RoomRequest(number, program, "agent", BLOCK * num_blocks, hashes, BLOCK, 0, "likely", False)
     assert room.arrive(request, 0.001 * number) or room.admit(0.001 * number)
     room.sent(number, 0)
     room.ended(number, 0.001 * number, Usage(BLOCK * num_blocks, 0, 0))
@@ -519,7 +520,7 @@ def test_a_memory_of_unknown_size_is_endless_until_something_is_missing() -> Non
 
 def test_open_silences_count() -> None:
     """Those that never come back are seen although they have no end."""
-    silences = Silences(is_named=True)
+    silences = Silences("likely")
     assert silences.chance(0.0, 10.0) > 0.9
     for _ in range(20):
         for number in range(silence_bin(10.0)):
@@ -531,7 +532,7 @@ def test_open_silences_count() -> None:
 def test_patience_is_found_anew_only_when_counts_change(
     within_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silences = Silences(is_named=True)
+    silences = Silences("likely")
     patience = silences.patience(within_s)
     monkeypatch.setattr(silences, "chance", None)
     assert silences.patience(within_s) == patience
@@ -542,7 +543,7 @@ def test_bins_follow_each_other() -> None:
         assert silence_bin(0.999 * end_s(number)) == number
         assert silence_bin(1.001 * end_s(number)) == number + 1
     assert silence_bin(1e12) == 39
-    assert Silences(is_named=True).chance(1e12, 1.0) == 0.0
+    assert Silences("likely").chance(1e12, 1.0) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -580,7 +581,8 @@ def test_whatever_happens_room_returns_and_each_request_leaves_once(seed: int) -
             key = str(number)
             is_last, tail = draw.random() < 0.2, draw.randrange(BLOCK)
             num_tokens = BLOCK * len(hashes) + tail
-            request = RoomRequest(key, program, "k", num_tokens, hashes, BLOCK, 5, not is_last, is_last)
+            returns: Returns = "unlikely" if is_last else "likely"
+            request = RoomRequest(key, program, "k", num_tokens, hashes, BLOCK, 5, returns, is_last)
             held.add(key)
             entered = room.arrive(request, now_s)
             take([entered] if entered else [])

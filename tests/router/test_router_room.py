@@ -63,9 +63,10 @@ class At:
         model: str = "m",
         client: str = "",
         is_final: bool = False,
+        has_returned: bool = True,
         key: PromptKey | None = None,
     ) -> Ticket:
-        named, num_tokens = NamedProgram(program, is_final), SCALE * num_tokens
+        named, num_tokens = NamedProgram(program, is_final, has_returned), SCALE * num_tokens
         request = RoutedRequest(
             model=model, num_tokens=num_tokens, max_tokens=100, client_key=client, program=named, key=key
         )
@@ -140,6 +141,19 @@ def test_requests_without_a_program_are_not_held() -> None:
     for name in "ab":
         at.turn(name, 4500)
     assert all(at.turn("", 800) in at.at for _ in range(5))
+
+
+def test_openings_are_held_until_it_is_known_that_they_are_chats() -> None:
+    """Otherwise agents without names that begin at once would fill the memory with prompts of all of them."""
+    at = At()
+    tickets = [at.call(f"p{number}", 500, has_returned=False) for number in range(60)]
+    inside = [ticket for ticket in tickets if ticket in at.at]
+    assert len(at.state.view.waiting(60)) == 60 - len(inside) > 40
+    assert all("tokens of KV memory" in one.why for one in at.state.view.waiting(60))
+    for ticket in inside:
+        at.answer(ticket, 500)
+    at.pass_s(20.0)
+    assert not any("tokens of KV memory" in one.why for one in at.state.view.waiting(60))
 
 
 def test_a_hold_has_a_limit_of_its_own_and_says_when_to_come_back() -> None:

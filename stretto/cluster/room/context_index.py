@@ -13,7 +13,7 @@ from itertools import islice
 
 from stretto.cluster.room.contexts import Context, Program, RoomRequest
 from stretto.cluster.room.instance_room import InstanceRoom
-from stretto.cluster.room.silences import Silences
+from stretto.cluster.room.silences import Returns, Silences
 
 _SAME, _SURELY_SAME = 0.5, 0.9
 """Part of a context's last prompt with which a request must begin to go on with it, if it names the program
@@ -32,7 +32,7 @@ class ContextIndex:
     def __init__(self) -> None:
         self.programs: dict[Hashable, Program] = {}
         self._contexts: dict[int, Context] = {}
-        self._kinds: OrderedDict[tuple[str, bool], Silences] = OrderedDict()
+        self._kinds: OrderedDict[tuple[str, Returns], Silences] = OrderedDict()
         self._num_added = 0
 
     def get(self, number: int) -> Context | None:
@@ -87,16 +87,16 @@ class ContextIndex:
 
     def silences(self, request: RoomRequest) -> Silences:
         """Return what is known of the silences after answers of a request's kind."""
-        kind = request.kind, request.is_named
-        found = self._kinds.pop(kind, None) or Silences(is_named=request.is_named)
+        kind = request.kind, request.returns
+        found = self._kinds.pop(kind, None) or Silences(request.returns)
         self._kinds[kind] = found
         if len(self._kinds) > _MOST_KINDS:
             self._kinds.popitem(last=False)
         return found
 
-    def known_silences(self, kind: str) -> Silences | None:
-        """Return what is known of the silences of a kind of programs without names; None if nothing is."""
-        return self._kinds.get((kind, False))
+    def known_silences(self, kind: str, returns: Returns) -> Silences | None:
+        """Return what is known of the silences after answers of a kind; None if nothing is."""
+        return self._kinds.get((kind, returns))
 
     def check_invariants(self) -> None:
         """Check that programs and numbers agree. For tests."""

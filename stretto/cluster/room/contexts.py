@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.messages import InstanceId
-from stretto.cluster.room.silences import Silences
+from stretto.cluster.room.silences import Returns, Silences
 from stretto.model.record import record
 
 
@@ -26,7 +26,7 @@ class RoomRequest:
         kind: name of what resembles it. Programs come back after answers of one kind in similar times.
         blocks: chained hashes of the prompt's full blocks, each of `block_tokens` tokens.
         num_output: tokens that it is expected to generate.
-        is_named: whether its program has a name of its own, by which it says that it has further requests.
+        returns: whether its program is expected to make further requests while nothing is known of the kind.
         is_last: whether its program makes no other request, ever.
     """
 
@@ -37,7 +37,7 @@ class RoomRequest:
     blocks: Sequence[BlockHash] = ()
     block_tokens: int = 1
     num_output: int = 0
-    is_named: bool = False
+    returns: Returns = "unlikely"
     is_last: bool = False
 
 

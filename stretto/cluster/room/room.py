@@ -35,7 +35,7 @@ from stretto.cluster.room.contexts import Context, RoomRequest
 from stretto.cluster.room.held import Held, Holding
 from stretto.cluster.room.instance_room import InstanceRoom
 from stretto.cluster.room.rooms import Rooms
-from stretto.cluster.room.silences import Silences
+from stretto.cluster.room.silences import Returns, Silences
 from stretto.cluster.room.silent_contexts import SilentContexts
 from stretto.cluster.room.turns import HeldTurns
 from stretto.model.record import record
@@ -152,11 +152,11 @@ class Room:
             self._wants_blocks = False
         return self._wants_blocks
 
-    def is_known_to_stay_away(self, kind: str) -> bool:
-        """Return whether enough programs without a name of a kind have answered and not come back, so that
-        not each of them has to be made known while the room is not guarded.
+    def is_known_to_stay_away(self, kind: str, returns: Returns) -> bool:
+        """Return whether enough programs of a kind have answered and not come back, so that not each of them
+        has to be made known while the room is not guarded.
         """
-        silences = self._index.known_silences(kind)
+        silences = self._index.known_silences(kind, returns)
         return silences is not None and silences.is_known and not self._silent.is_worth_room(silences)
 
     def arrive(self, request: RoomRequest, now_s: float) -> Entered | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Literal, TypeAlias
 
 _FIRST_S = 0.1
 _FACTOR = math.sqrt(2.0)
@@ -20,12 +21,12 @@ _ENDS_S = tuple(_FIRST_S * _FACTOR**number for number in range(NUM_BINS))
 _BEGINS_S = (0.0, *_ENDS_S[:-1])
 _MOST_COUNTED = 512.0
 """Silences in a bin from which on all counts are halved, so that new ones tell more than old ones."""
-_LIKELY_TO_RETURN, _UNLIKELY_TO_RETURN = 0.25, 0.02
-"""Part of the silences in a bin that is taken to end there before any was seen, where programs say that they
-have further requests, and where they do not.
+Returns: TypeAlias = Literal["likely", "perhaps", "unlikely"]
+"""Whether programs are expected to come back while nothing is known of their kind: `likely` where they say
+that they have further requests, `perhaps` where nobody can tell agents from chats.
 """
-
-
+_PRIORS: Mapping[Returns, float] = {"likely": 0.25, "perhaps": 0.12, "unlikely": 0.02}
+"""Part of the silences in a bin that is taken to end there before any was seen."""
 _LIKELY = 0.5
 """Chance to come back below which a program is waited for no longer."""
 _REFRESH, _MOST_CHANGES = 16, 1024
@@ -49,14 +50,10 @@ def end_s(number: int) -> float:
 
 
 class Silences:
-    """The silences of programs of one kind, by their lengths: how many were passed, and how many ended.
+    """The silences of programs of one kind, by their lengths: how many were passed, and how many ended."""
 
-    Args:
-        is_named: whether the programs have names, by which they say that they have further requests.
-    """
-
-    def __init__(self, *, is_named: bool) -> None:
-        self._prior = _LIKELY_TO_RETURN if is_named else _UNLIKELY_TO_RETURN
+    def __init__(self, returns: Returns) -> None:
+        self._prior = _PRIORS[returns]
         self._returned = [0.0] * NUM_BINS
         self._passed = [0.0] * NUM_BINS
         self._num_begun = self._num_counted = self._num_changes = 0

@@ -114,7 +114,7 @@ class RoomGate:
 
     def _is_watched(self, request: StepRequest) -> bool:
         """Return whether a request is made known though nothing is held and nothing has room."""
-        if request.record.program or not self._room.is_known_to_stay_away(_kind(request)):
+        if request.record.program or not self._room.is_known_to_stay_away(_kind(request), "unlikely"):
             return True
         return zlib.crc32(request.query.encode()) % _WATCHED == 0
 
@@ -254,7 +254,7 @@ class RoomGate:
             found.blocks,
             found.block_tokens,
             entry.num_output,
-            bool(record.program) and (request.is_continued or not request.each),
+            "likely" if record.program and (request.is_continued or not request.each) else "unlikely",
             is_last,
         )
 
