@@ -69,7 +69,7 @@ class HeldPrograms:
             num_tokens = 1000 + number * 7919 % 8000
             blocks = [b"%d/%d" % (number, place) for place in range(num_tokens // _BLOCK_TOKENS)]
             request = RoomRequest(
-                number, number, "agent", num_tokens, blocks, _BLOCK_TOKENS, 100, is_named=True
+                number, number, "agent", num_tokens, blocks, _BLOCK_TOKENS, 100, returns="likely"
             )
             self._coming.append(request)
 
