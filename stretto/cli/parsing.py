@@ -33,7 +33,8 @@ def template(app: str, *, named_collection: bool = False, small_llm: bool = Fals
     if app == SEARCH:
         return search_empowered(small_llm=small_llm)
     if app not in APPS:
-        raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}")
+        own = "; FILE.py:NAME is for `stretto serve` and `stretto explain`" if ".py" in app else ""
+        raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}{own}")
     return APPS[app](named_collection=named_collection, small_llm=small_llm)
 
 

@@ -251,7 +251,7 @@ REFUSED: list[tuple[Callable[[], object], type[StrettoError], str]] = [
         TemplateError,
         "input 'x' has the unknown type 'texts'",
     ),
-    (lambda: step("a", "text"), TemplateError, "a: port 'text' is fed with a str"),
+    (lambda: step("a", "text"), TemplateError, "a: port 'text' is fed with a str; feed it an Input, or an"),
     (lambda: step("a", step("b", QUESTION)), TemplateError, "a: port 'text' is fed with a Step"),
     (
         lambda: step("a", QUESTION, size=3),

@@ -327,6 +327,10 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
             f"UserError: --questions {tmp_path}/surrogate.jsonl, line 1: the quest",
         ),
         (docs(doc, "--app", "clever"), "ConfigError: there is no app 'clever'; there are naive, advanced"),
+        (
+            docs(doc, "--app", "my.py:app"),
+            "ConfigError: there is no app 'my.py:app'; there are naive, advanced, search; FILE.py:NAME is",
+        ),
         (docs(doc, "--passes", "faster"), "ConfigError: there is no pass 'faster'; there are prune_order"),
         (docs(doc, "--passes", ""), "ConfigError: there is no pass ''"),
         (

@@ -122,7 +122,10 @@ class Component:
                 meant = did_you_mean(port, settings) or f"; there are {', '.join(settings)}"
                 raise TemplateError(f"{self.name}: {port} is no setting of {type(self).__name__}{meant}")
             if not isinstance(source, Input | OutPort):
-                raise TemplateError(f"{self.name}: port {port!r} is fed with a {type(source).__name__}")
+                raise TemplateError(
+                    f"{self.name}: port {port!r} is fed with a {type(source).__name__}; feed it an "
+                    'Input, or an output of a component, as in component["output"]'
+                )
             self.sources[port] = source
 
     def __getitem__(self, out: str) -> OutPort:

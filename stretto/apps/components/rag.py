@@ -26,8 +26,9 @@ _MAX_QUERY_CHARS = 120
 class Indexing(Component):
     """A component of an app that cuts documents into chunks, embeds these, and stores them for searching.
 
-    They are stored in a named `collection`; if that port is not connected, they are stored for one run of the
-    app alone.
+    They are stored in a named `collection`, where later runs find them too; if that port is not connected,
+    they are stored for one run of the app alone, together with those of its other components `Indexing` that
+    have the same engine `vectors`.
     """
 
     ports = (Port("files", "list[document]"), Port("collection", "text", optional=True))
