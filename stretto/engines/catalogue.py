@@ -70,7 +70,8 @@ def local_engines(
         dtype: type of their weights and activations.
         functions: functions that the op `call` may call, by name; if given, there is an engine "calls" too.
         profiles: profiles by engine, in place of the built-in ones.
-        kept_texts: see `EmbeddingConfig`.
+        kept_texts: number of texts, those used last, whose vectors are kept on a CPU, so that the next query
+            over the same documents does not embed them again.
     """
     counted_by = MINILM if is_url(embedding_model) else embedding_model
     engines = [
@@ -98,7 +99,8 @@ def embedding_engine(
             core, such as "cpu:3", stands for the CPU.
         dtype: type of its weights and activations; None is bfloat16 on a CPU that computes with it, else
             float32.
-        kept_texts: see `EmbeddingConfig`.
+        kept_texts: number of texts, those used last, whose vectors are kept on a CPU, so that the next query
+            over the same documents does not embed them again.
     """
     if is_url(model):
         return _at_server("embedding", model)
