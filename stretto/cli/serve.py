@@ -143,10 +143,14 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
     from stretto.cli.engines_file import deployed
     from stretto.cli.reachable import out_of_reach
     from stretto.cli.saved import learned_file
-    from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
+    from stretto.cli.served_engines import (
+        has_small_llm,
+        with_engines_of,
+        with_usual_engines,
+        with_vector_engines,
+    )
     from stretto.cli.served_workers import pool_of, with_pool
     from stretto.cli.watching import watch_of
-    from stretto.engines.llm_size import are_small_llms
     from stretto.schema.reading import read_tables
 
     with imports_of("service", "the service"):
@@ -154,8 +158,6 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
         from stretto.service.serve import ServedParts
     tables = None if given.engines is None else read_tables(given.engines)
     config = _config(given, tables)
-    has_small_llm = given.engines is None and not given.worker and are_small_llms(given.llm)
-    apps = load_apps(given.app, small_llm=has_small_llm)
     machine, described = (None, ()) if tables is None else deployed(tables)
     watch = watch_of(given.otel)
     worker_tls = given.worker_ca, given.worker_certificate, given.worker_key
@@ -171,6 +173,7 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
         deployments = with_usual_engines(
             with_pool(described, pool, given.llm), (), given.api, given.tokenizer
         )
+    apps = load_apps(given.app, small_llm=pool is None and has_small_llm(described, given.llm))
     documents = read_documents(given.docs, options.MAX_BYTES, errors, is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else given.search, documents)
