@@ -11,7 +11,7 @@ from support.virtual_loop import in_real_time
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime, Task, deploy
-from stretto.engines.computing import COMPUTING
+from stretto.engines.computing import Computing
 from stretto.model.tasks import LLMEvent
 
 NOBODY = -1
@@ -20,11 +20,11 @@ NOBODY = -1
 class Noting:
     """A `BatchEngine` that notes whether something computes while it runs."""
 
-    def __init__(self, found: list[bool]) -> None:
-        self._found = found
+    def __init__(self, config: tuple[list[bool], Computing]) -> None:
+        self._found, self._computing = config
 
     def run(self, tasks: Sequence[Task]) -> list[object]:
-        self._found.append(COMPUTING.is_any_but(NOBODY))
+        self._found.append(self._computing.is_any_but(NOBODY))
         if "raise" in tasks[0].inputs.values():
             raise ValueError("told to")
         return ["done"] * len(tasks)
@@ -37,42 +37,48 @@ class Noting:
 class NotingLLM(FakeLLM):
     """A stepped LLM that notes whether something computes while it steps."""
 
-    found: list[bool]
-
-    def __init__(self, found: list[bool]) -> None:
+    def __init__(self, config: tuple[list[bool], Computing]) -> None:
         super().__init__(FakeLLMConfig())
-        self.found = found
+        self.found, self.computing = config
 
     def step(self) -> list[LLMEvent]:
-        self.found.append(COMPUTING.is_any_but(NOBODY))
+        self.found.append(self.computing.is_any_but(NOBODY))
         return super().step()
 
 
-def all_wait() -> bool:
+@pytest.fixture
+def computing(monkeypatch: pytest.MonkeyPatch) -> Computing:
+    """A note of its own: that of the process has instances that another test has left in mid-batch."""
+    found = Computing()
+    monkeypatch.setattr("stretto.runtime.worker.COMPUTING", found)
+    return found
+
+
+def all_wait(computing: Computing) -> bool:
     """Whether no instance computes, at the latest in a moment."""
     ends_s = time.monotonic() + 10
-    while COMPUTING.is_any_but(NOBODY) and time.monotonic() < ends_s:
+    while computing.is_any_but(NOBODY) and time.monotonic() < ends_s:
         time.sleep(0.005)
-    return not COMPUTING.is_any_but(NOBODY)
+    return not computing.is_any_but(NOBODY)
 
 
 @in_real_time
-async def test_a_batch_engine_computes_while_it_runs_a_batch() -> None:
+async def test_a_batch_engine_computes_while_it_runs_a_batch(computing: Computing) -> None:
     found: list[bool] = []
-    async with Runtime([deploy("acting", Noting, found)]) as runtime:
+    async with Runtime([deploy("acting", Noting, (found, computing))]) as runtime:
         assert await runtime.run(SHOUT, {"text": "a"}) == {"loud": "done"}
-        assert all_wait()
+        assert all_wait(computing)
         with pytest.raises(Exception, match="told to"):
             await runtime.run(SHOUT, {"text": "raise"})
-        assert all_wait()
+        assert all_wait(computing)
     assert found == [True] * len(found)
 
 
 @in_real_time
-async def test_an_llm_computes_while_it_has_work() -> None:
+async def test_an_llm_computes_while_it_has_work(computing: Computing) -> None:
     found: list[bool] = []
-    async with Runtime([deploy("llm", NotingLLM, found, contract="llm")]) as runtime:
+    async with Runtime([deploy("llm", NotingLLM, (found, computing), contract="llm")]) as runtime:
         await runtime.run(COMPLETE, {"text": "a"})
-        assert all_wait()
+        assert all_wait(computing)
     assert len(found) > 1
     assert all(found)
