@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -46,26 +47,26 @@ def test_what_really_ran_replaces_what_was_expected() -> None:
     ledger.check_invariants()
 
 
-def test_the_share_of_prompts_that_is_cached_is_learned_for_later_turns_alone() -> None:
+def learned_from(cached: Callable[[int], int]) -> ProgramAccount:
+    """Return an account that has seen 40 agents of two turns, of whose second prompt `cached` were cached."""
     ledger = account()
     for number in range(40):
         first, second = turn(0, f"agent {number}"), turn(1, f"agent {number}")
         ledger.arrived(first, 10, number)
         ledger.answered(first, Usage(100, 0, 10), 10, number + 0.1)
         ledger.arrived(second, 10, number + 0.5)
-        ledger.answered(second, Usage(100, 90, 10), 10, number + 0.6)
+        ledger.answered(second, Usage(100, cached(number), 10), 10, number + 0.6)
+    return ledger
+
+
+def test_the_share_of_prompts_that_is_cached_is_learned_for_later_turns_alone() -> None:
+    ledger = learned_from(lambda _: 90)
     assert ledger.arrived(turn(0, "new"), 10, 50.0) == pytest.approx(1.0)
     assert ledger.arrived(turn(1, "new"), 10, 51.0) == pytest.approx(0.1)
 
 
 def test_prompts_that_were_evicted_while_they_waited_make_no_others_dear() -> None:
-    ledger = account()
-    for number in range(40):
-        first, second = turn(0, f"agent {number}"), turn(1, f"agent {number}")
-        ledger.arrived(first, 10, number)
-        ledger.answered(first, Usage(100, 0, 10), 10, number + 0.1)
-        ledger.arrived(second, 10, number + 0.5)
-        ledger.answered(second, Usage(100, 0 if number % 2 else 90, 10), 10, number + 0.6)
+    ledger = learned_from(lambda number: 0 if number % 2 else 90)
     ledger.arrived(turn(0, "new"), 10, 50.0)
     assert ledger.arrived(turn(1, "new"), 10, 51.0) == pytest.approx(0.1)
 
