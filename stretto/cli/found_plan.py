@@ -26,7 +26,7 @@ class FoundPlan:
     """A plan, and what is known of it.
 
     Attributes:
-        done: the plan carried out with one draw of the lengths of answers.
+        done: the plan carried out with the draw whose makespan is nearest to the mean.
         predicted_s: makespans with draws that may be the true ones.
         bound_s: lower bound of the makespan of any plan.
         counted_by: where the lengths of prompts come from.

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,11 @@ from stretto.model.nearest_name import nearest_name
 if TYPE_CHECKING:
     from stretto.cli.found_plan import FoundPlan
     from stretto.costs.loading import Source
-    from stretto.planner.application import Application
+    from stretto.planner.application import Application, AppRequest
     from stretto.planner.machine import PlanMachine
     from stretto.planner.plan import Plan
     from stretto.planner.problem import Problem
-    from stretto.planner.token_counts import CountedBy
+    from stretto.planner.token_counts import CountedBy, TextTokens
 
 _MAX_DRAWS = 1000
 
@@ -39,12 +40,14 @@ class PlanOptions:
     app: Annotated[
         Path | None,
         typer.Argument(
-            help="Application: a YAML file with its nodes or template, or a template as FILE.py:NAME.",
+            help="Application: a YAML file with its nodes or template, or a template as FILE.py:NAME. "
+            "Default: the models that a Batch file names.",
             metavar="APP",
         ),
     ] = None
     requests: Annotated[
-        Path, typer.Option("--requests", help="Requests: a file of JSON lines.", metavar="FILE")
+        Path,
+        typer.Option("--requests", help="Requests: JSON lines, or an OpenAI Batch file.", metavar="FILE"),
     ]
     machine: Annotated[
         str, typer.Option("--machine", help=options.MACHINE_HELP, metavar="NAME|FILE|here|cpu")
@@ -86,18 +89,13 @@ def plan(given: PlanOptions) -> None:
 
     The lengths of answers are not known before, so they are drawn several times. The prediction is the mean
     of the times that the plan takes with each draw, and an interval that holds the time with 90 %. The chart
-    shows the plan with one draw.
+    shows the plan with the draw whose time is nearest to the mean.
     """
     by = parsing.planner(given.planner)
     if given.html is not None:
         parsing.checked_target("--html", given.html)
-    if given.app is None:
-        raise ConfigError(
-            "name an application: stretto plan APP --requests FILE. A Batch file is not for this command: "
-            "stretto run-plan --requests FILE --out FILE answers it, and plans it if it has a --machine"
-        )
     with contextlib.redirect_stdout(sys.stderr):  # an app in Python may print
-        problem, counted_by = _problem(given, given.app)
+        problem, counted_by = _problem(given)
     if given.graph:
         from stretto.cli.found_plan import model_graph
 
@@ -122,7 +120,7 @@ def plan(given: PlanOptions) -> None:
         print_plan(planned)
 
 
-def _problem(given: PlanOptions, app: Path) -> tuple[Problem, CountedBy]:
+def _problem(given: PlanOptions) -> tuple[Problem, CountedBy]:
     """Return what is planned: an application, its requests and a machine; and where the lengths of prompts
     come from.
     """
@@ -131,15 +129,10 @@ def _problem(given: PlanOptions, app: Path) -> tuple[Problem, CountedBy]:
     if not 1 <= draws <= _MAX_DRAWS or seed < 0:
         raise ConfigError(f"--draws must be 1 to {_MAX_DRAWS}, and --seed at least 0; got {draws} and {seed}")
     from stretto.costs.presets import load_output_lengths
-    from stretto.planner.plan_files import read_application, read_requests
     from stretto.planner.problem import Problem
-    from stretto.planner.token_counts import TextTokens
 
     try:
-        application = read_application(app)
-        tokens = TextTokens(node.model for node in application.nodes)
-        requests = read_requests(given.requests, tokens, application)
-        application = tokens.counted(application)
+        application, requests, tokens = _asked(given)
         problem = Problem(
             application,
             requests,
@@ -157,6 +150,31 @@ def _problem(given: PlanOptions, app: Path) -> tuple[Problem, CountedBy]:
         raise ConfigError(f"{given.requests}: {error.message}") from error
 
 
+def _asked(given: PlanOptions) -> tuple[Application, Sequence[AppRequest], TextTokens]:
+    """Return the application and its requests, with what has counted their texts."""
+    from stretto.cli.run_plan import read_at_door
+    from stretto.model.extras import is_installed
+    from stretto.planner.plan_files import read_application
+    from stretto.planner.running.batch_lines import read_batch_application
+    from stretto.planner.running.request_lines import reasons
+    from stretto.planner.running.requests import counted, read_planned_requests
+    from stretto.planner.token_counts import TextTokens
+
+    door = read_at_door if is_installed("httptools", "httpx") else None
+    if given.app is None:
+        application, lines = read_batch_application(given.requests, door=door)
+        tokens = TextTokens(node.model for node in application.nodes)
+        lines.count_with(partial(counted, tokens=tokens))
+        requests, refused = lines.planned(), lines.refused
+    else:
+        application = read_application(given.app)
+        tokens = TextTokens(node.model for node in application.nodes)
+        requests, refused = read_planned_requests(given.requests, application, tokens, door)
+    if refused:
+        print(f"warning: {len(refused)} lines are not planned: {reasons(refused)}", file=sys.stderr)
+    return tokens.counted(application), requests, tokens
+
+
 def _planned(problem: Problem, by: str, seconds: float | None, counted_by: CountedBy) -> FoundPlan:
     """Return the best plan that is found in some seconds, with what is predicted of it."""
     from stretto.cli.found_plan import FoundPlan
@@ -172,12 +190,14 @@ def _planned(problem: Problem, by: str, seconds: float | None, counted_by: Count
         file=sys.stderr,
     )
     served, found = _found(problem, by, first, seconds)
+    done = [execute(served, found, drawn) for drawn in problem.possible_draws]
+    mean_s = fmean(one.makespan_s for one in done)
     return FoundPlan(
         served,
         found,
         search_s=time.perf_counter() - begin_s,
-        done=execute(served, found, problem.draws[0]),
-        predicted_s=[execute(served, found, drawn).makespan_s for drawn in problem.possible_draws],
+        done=min(done, key=lambda one: abs(one.makespan_s - mean_s)),
+        predicted_s=[one.makespan_s for one in done],
         bound_s=fmean(lower_bound_s(problem, drawn) for drawn in problem.possible_draws),
         counted_by=counted_by,
     )

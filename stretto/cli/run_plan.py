@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,11 @@ from stretto.model.extras import is_installed
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from stretto.graph.one_call import PromptMessage
     from stretto.planner.running.forecast import Forecast
     from stretto.planner.running.run import RunOutcome
-    from stretto.planner.running.sent_lines import AskLines, ReadLine
+    from stretto.planner.running.run_request import SentLine
+    from stretto.planner.running.sent_lines import AskLines
     from stretto.runtime.runtime import Runtime
 
 
@@ -42,7 +44,8 @@ def run_plan(given: RunPlanOptions) -> None:
     from stretto.planner.running.requests import read_run_requests
 
     hands_on = given.is_at_servers
-    door, lines_at = (None, None) if hands_on else _door()
+    has_door = not hands_on and is_installed("httptools", "httpx")
+    door, lines_at = (read_at_door, _lines_at) if has_door else (None, None)
     if given.app is None:
         application, asked = read_batch_application(given.requests, hands_on, door)
     else:
@@ -79,13 +82,18 @@ def run_plan(given: RunPlanOptions) -> None:
         raise typer.Exit(1)
 
 
-def _door() -> tuple[ReadLine | None, Callable[[Runtime], AskLines] | None]:
-    """Return what reads lines for OpenAI's API in this process, and what asks it; None if it is not there."""
-    if not is_installed("httptools", "httpx"):
-        return None, None
-    from stretto.service.batches.lines_in_process import LinesInProcess, prompt_and_limit
+def read_at_door(line: SentLine) -> tuple[Sequence[PromptMessage], int]:
+    """Read a line as OpenAI's API in this process does (`ReadLine`)."""
+    from stretto.service.batches.lines_in_process import prompt_and_limit
 
-    return prompt_and_limit, LinesInProcess
+    return prompt_and_limit(line)
+
+
+def _lines_at(runtime: Runtime) -> AskLines:
+    """Return what asks OpenAI's API in this process for answers to lines."""
+    from stretto.service.batches.lines_in_process import LinesInProcess
+
+    return LinesInProcess(runtime)
 
 
 def _check(given: RunPlanOptions) -> None:

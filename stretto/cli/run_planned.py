@@ -89,7 +89,7 @@ def _engines(
         lengths = PromptLengths(application)
         if given.serve is Serve.LOCAL:
             lengths.check(asked)
-            check_any(asked, given.requests)
+            check_any(asked, asked.refused, given.requests)
         if given.serve is not Serve.EMULATED:  # an emulated server takes four characters for a token
             asked.count_with(lengths.counted)
         problem = None if machine is None else _problem(application, asked, machine, say)
@@ -120,5 +120,4 @@ def _problem(
     is_cpu = machine.casefold() == CPU
     planned_for = measured_cores(core_models(application), say) if is_cpu else given_machine(machine)
     problem = Problem(application, asked.planned(), planned_for, load_output_lengths())
-    has_lines = any(kind.api is not None for kind, _ in asked.kinds())  # they name engines by models
-    return problem if has_lines or problem.apart() is None else best_times(problem).problem
+    return problem if problem.apart() is None else best_times(problem).problem

@@ -78,6 +78,7 @@ class AppRequest:
         chunks: tokens of each chunk of its document.
         nodes: nodes that it is for; empty for all.
         answers: tokens of the answers, by node, where they are known.
+        max_tokens: longest answer that a line of a Batch file allows; None of other requests.
         inputs: values of the inputs of an app whose answers decide, by name.
         known: answers to calls of such an app, by step and number of the call.
     """
@@ -87,6 +88,7 @@ class AppRequest:
     chunks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     answers: Mapping[str, int] | None = None
+    max_tokens: int | None = None
     inputs: Mapping[str, object] | None = None
     known: Mapping[tuple[str, int], object] | None = None
 
@@ -172,6 +174,12 @@ class Application:
 def model_name(servers: str) -> str:
     """Return the name of a model without the number of its servers; see `Application.apart`."""
     return _NUMBER.sub("", servers)
+
+
+def check_model(name: str) -> None:
+    """Check the name of a model that a user gives. Raises ConfigError."""
+    if model_name(name) != name:
+        raise ConfigError(f"model must not end with a number of servers, got {name!r}; rename its folder")
 
 
 def _sorted(nodes: Sequence[ModelNode]) -> list[ModelNode]:

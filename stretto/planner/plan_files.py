@@ -19,7 +19,6 @@ import json
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -27,9 +26,9 @@ import msgspec
 
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.user_files import is_in_file
-from stretto.planner.application import Application, AppRequest, ModelNode, Named, NumTokens
-from stretto.planner.deciding.app_file import app_of, is_deciding, query_request
-from stretto.planner.deciding.nodes import DrawnApplication
+from stretto.model.values import Segment
+from stretto.planner.application import Application, AppRequest, ModelNode, Named, NumTokens, check_model
+from stretto.planner.deciding.app_file import app_of, is_deciding
 from stretto.planner.prompt_slots import constant_text, known_slots, slots_of
 from stretto.planner.token_counts import TextTokens, tokens_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
@@ -85,6 +84,7 @@ def _node(fields: Any, place: str) -> ModelNode:
     node = read_as(ModelNode, fields, place)
     if node.prompt and "prompt_tokens" not in fields:
         node = replace(node, prompt_tokens=tokens_of(constant_text(node.prompt)))
+    check_model(node.model)
     if not node.name.isprintable():
         raise ConfigError(f"{place}: name must have printable characters, got {node.name!r}")
     known = known_slots(node)
@@ -95,37 +95,6 @@ def _node(fields: Any, place: str) -> ModelNode:
     if node.is_by_chunk and node.calls > 1:
         raise ConfigError(f"{place}: makes one call for each chunk, so calls must be 1")
     return node
-
-
-def read_requests(
-    path: Path, tokens: TextTokens | None = None, app: Application | None = None
-) -> list[AppRequest]:
-    """Read requests from a file of JSON lines.
-
-    Args:
-        tokens: what counts texts; None estimates by their characters.
-        app: application that they are for, if its answers decide.
-
-    Raises:
-        ConfigError: it cannot be read, has no requests, a line is wrong (the message has its number), or two
-            requests have the same `custom_id`.
-    """
-    if isinstance(app, DrawnApplication):
-        return read_lines(path, partial(query_request, app=app), lambda request: request.id)
-    return read_lines(path, partial(parse_request, tokens=tokens), lambda request: request.id)
-
-
-def read_lines(path: Path, parse: Callable[[Any], T], id_of: Callable[[T], str]) -> list[T]:
-    """Read a file of JSON lines with one request each, which `parse` makes of the JSON.
-
-    Raises:
-        ConfigError: as `checked_lines`, or the file cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return [request for _, _, request in checked_lines(file, path, parse, id_of)]
-    except OSError as error:
-        raise ConfigError(f"{path}: {error}") from error
 
 
 def checked_lines(
@@ -192,12 +161,7 @@ _decode = json.JSONDecoder(object_pairs_hook=_mapping).decode
 
 def parse_request(found: Any, tokens: TextTokens | None = None) -> AppRequest:
     """Return the request that the JSON of one line describes. Raises ConfigError if it is wrong."""
-    of_prompt, of_part = (tokens_of, tokens_of) if tokens is None else (tokens.of_prompt, tokens.of_part)
-    if isinstance(found, dict) and "body" in found:
-        raise ConfigError(
-            "this is a line of a Batch file, which `stretto run-plan` answers; a request to plan for has a "
-            "custom_id and a prompt or prompt_tokens"
-        )
+    tokens = TextTokens(()) if tokens is None else tokens
     line = read_as(_RequestLine, found)
     if line.prompt is not None and line.prompt_tokens is not None:
         raise ConfigError("a request has a prompt or prompt_tokens, not both")
@@ -205,10 +169,11 @@ def parse_request(found: Any, tokens: TextTokens | None = None) -> AppRequest:
         raise ConfigError("a request needs a prompt, prompt_tokens or chunks")
     if "nodes" in found and not line.nodes:
         raise ConfigError("nodes must name at least one node; without nodes, a request is for all of them")
+    given = line.prompt_tokens or 0
     return AppRequest(
         line.custom_id,
-        line.prompt_tokens or 0 if line.prompt is None else of_prompt(line.prompt),
-        tuple(of_part(chunk) if isinstance(chunk, str) else chunk for chunk in line.chunks),
+        given if line.prompt is None else tokens.of_prompt(Segment(line.prompt, "prompt")),
+        tuple(tokens.of_part(chunk) if isinstance(chunk, str) else chunk for chunk in line.chunks),
         line.nodes,
         {name: max(1, tokens) for name, tokens in line.answers.items()} or NO_ANSWERS,
     )

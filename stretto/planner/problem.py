@@ -75,6 +75,7 @@ class Problem:
         self.preempts = preempts
         self.loaded: Mapping[ReplicaKey, float] = {}
         self._drawn: dict[int, dict[str, DrawnCalls]] = {}
+        self._has_lines = any(request.max_tokens is not None for request in requests)
 
     @property
     def num_draws(self) -> int:
@@ -106,9 +107,10 @@ class Problem:
 
     def apart(self) -> Problem | None:
         """Return the problem in which parts that no answers connect have servers of their own; None if no
-        model is in several parts, or answers decide.
+        model is in several parts, answers decide, or there are lines of a Batch file, which name models.
         """
-        app = self.app if isinstance(self.app, DrawnApplication) else self.app.apart()
+        is_fixed = self._has_lines or isinstance(self.app, DrawnApplication)
+        app = self.app if is_fixed else self.app.apart()
         if len(app.models) == len(self.app.models):
             return None
         other = copy(self)

@@ -72,12 +72,12 @@ class TextTokens:
         self._model = None if path is None else ModelTokens(path)
         self.by: CountedBy = "given"
 
-    def of_prompt(self, text: str) -> int:
+    def of_prompt(self, *parts: Segment) -> int:
         """Return the tokens of a request's prompt."""
         if self._model is None:
-            return self.of_part(text)
+            return sum(self.of_part(part.text) for part in parts)
         self.by = "counted"
-        return self._model.num_tokens((Segment(text, "prompt"),))
+        return self._model.num_tokens(parts)
 
     def of_part(self, text: str) -> int:
         """Return the tokens of a text that is part of a prompt."""

@@ -17,7 +17,7 @@ from stretto.costs.shape import LLMModel
 from stretto.costs.step_arrays import Ints
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.planner.answers_so_far import NO_ANSWERS, AnswersSoFar
-from stretto.planner.application import Application, AppRequest, ModelNode
+from stretto.planner.application import MAX_NUMBER, Application, AppRequest, ModelNode
 from stretto.planner.drawn_calls import DrawnCalls, NodeCalls
 from stretto.planner.fast_state import MAX_REQUESTS
 from stretto.planner.feed import Feed, feed, taken
@@ -66,6 +66,7 @@ class Workload:
             _check_count(node, requests)
         self.app = app
         self.num_requests = len(requests)
+        self._limits = np.array([request.max_tokens or MAX_NUMBER for request in requests], np.int64)
         self.models = dict(models)
         self.calls: dict[str, NodeCalls] = {}
         self.feeds: dict[str, dict[str, Feed]] = {}
@@ -129,6 +130,7 @@ class Workload:
     ) -> DrawnCalls:
         calls = self.calls[node.name]
         wanted = np.where(calls.known >= 0, calls.known, _lengths_drawn(lengths, random, calls.generated))
+        wanted = np.minimum(wanted, self._limits[calls.requests])
         wanted = np.minimum(wanted, node.max_tokens)
         prompts = calls.own_tokens.copy()
         for name in _shown(node):

@@ -224,7 +224,35 @@ def test_what_an_app_prints_is_no_part_of_the_json(stretto: CommandLine, tmp_pat
     assert "asked" in ended.err
 
 
-def test_a_plan_needs_an_application(stretto: CommandLine, files: tuple[Path, Path]) -> None:
+def batch_line(custom_id: str, model: str, **fields: object) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": "a" * 40}], **fields}
+    url = "/v1/chat/completions"
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": body})
+
+
+@pytest.mark.parametrize("has_app", [True, False])
+def test_lines_of_a_batch_file_are_planned_as_they_are_run(
+    stretto: CommandLine, files: tuple[Path, Path], has_app: bool
+) -> None:
+    """Each has an answer of at most its own `max_tokens`; one that no run takes is left out."""
+    app, requests = files
+    models = ["short", "judge"] if has_app else ["mpt-7b-chat", "vicuna-13b-v1.5"]
+    lines = [batch_line(f"{at}", models[at % 2], max_tokens=9) for at in range(8)]
+    lines += [batch_line("bad", models[0], logprobs=True), batch_line("several", models[1], n=2)]
+    requests.write_text("\n".join(lines), "utf-8")
+    options = ("--requests", requests, "--planner", "max_heuristic", "--draws", "2")
+    ended = stretto("plan", *([app] if has_app else []), *options, "--json")
+    assert ended.code == 0, ended
+    assert "warning: 1 lines are not planned: 'bad': body: " in ended.err
+    plan = json.loads(ended.out)
+    assert {node for span in plan["spans"] for node in span["nodes"]} == {*models}
+    ended = stretto("plan", *([app] if has_app else []), *options, "--graph")
+    assert f"{models[0]} (mpt-7b-chat, 4 calls" in ended.out
+
+
+def test_without_an_application_lines_must_name_models(
+    stretto: CommandLine, files: tuple[Path, Path]
+) -> None:
     ended = stretto("plan", "--requests", files[1])
     assert ended.code == 2
-    assert "stretto run-plan --requests FILE" in ended.err
+    assert "'0': it has no url and body, as a Batch line has; other requests need an APP" in ended.err

@@ -69,7 +69,7 @@ def test_a_batch_file_is_an_app_by_itself(stretto: CommandLine, files: tuple[Pat
     assert ended.code == 0, ended
     assert json.loads(out.read_text("utf-8"))["response"]["body"]["model"] == "stand-in"
     requests.write_text(json.dumps({"custom_id": "1", "prompt": "x"}), "utf-8")
-    assert "'1': unknown field 'prompt'" in stretto.refuses(
+    assert "'1': it has no url and body" in stretto.refuses(
         "run-plan", "--requests", requests, "--out", out.parent / "b"
     )
 

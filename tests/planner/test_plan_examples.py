@@ -11,11 +11,11 @@ from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.costs.presets import load_output_lengths
 from stretto.model.replica import Replica
 from stretto.planner.machine import machine_of
-from stretto.planner.plan_files import read_application, read_requests
+from stretto.planner.plan_files import read_application
 from stretto.planner.planners.first import first_plan
 from stretto.planner.problem import Problem
 from stretto.planner.running.replicas import local_plan
-from stretto.planner.running.requests import read_run_requests
+from stretto.planner.running.requests import read_planned_requests, read_run_requests
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 
 FOLDER = Path(__file__).parents[2] / "examples" / "plans"
@@ -37,7 +37,7 @@ def requests_for(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "small"))
 def test_an_example_can_be_planned(name: str, tmp_path: Path) -> None:
     app = read_application(FOLDER / f"{name}.yaml")
-    requests = read_requests(requests_for(name, tmp_path), app=app)
+    requests, _ = read_planned_requests(requests_for(name, tmp_path), app)
     problem = Problem(app, requests, machine_of("8xA100-80G"), load_output_lengths())
     assert {one.model for stage in first_plan(problem).stages for one in stage.replicas} == set(
         problem.models

@@ -12,10 +12,12 @@ from stretto.costs.presets import load_output_lengths
 from stretto.model.errors import CapacityError, ConfigError, StrettoError
 from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.machine import MACHINES, costs_by_tp, machine_of, planned_model
-from stretto.planner.plan_files import read_application, read_requests
+from stretto.planner.plan_files import read_application
+from stretto.planner.running.requests import read_planned_requests
 from stretto.planner.workload import Workload
 
 A100 = MACHINES["8xA100-80G"]
+ANY = Application("app", [ModelNode("a", "m", 9)])
 
 
 def read_app(folder: Path, text: str) -> Application:
@@ -27,7 +29,13 @@ def read_app(folder: Path, text: str) -> Application:
 def read_lines(folder: Path, *lines: object) -> list[AppRequest]:
     path = folder / "in.jsonl"
     path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines), "utf-8")
-    return read_requests(path)
+    return read_file(path)
+
+
+def read_file(path: Path) -> list[AppRequest]:
+    requests, refused = read_planned_requests(path, ANY)
+    assert not refused
+    return requests
 
 
 def workload(nodes: list[ModelNode], requests: list[AppRequest]) -> Workload:
@@ -123,10 +131,6 @@ def test_requests_are_read(tmp_path: Path) -> None:
         ('{"custom_id": "1", "prompt": "x"}', "line 2: custom_id '1' was used in line 1"),
         ('{"prompt": "x"}', "line 2: the key 'custom_id' is missing; it must be a text"),
         ('{"custom_id": "2"}', "line 2: a request needs"),
-        (
-            '{"custom_id": "2", "method": "POST", "body": {}}',
-            "line of a Batch file, which `stretto run-plan`",
-        ),
         ('{"custom_id": "2", "prompt": "x", "wish": 1}', "unknown key 'wish'; known keys: custom_id, prompt"),
         ('{"custom_id": "2", "prompt_tokens": -1}', "number of tokens"),
         ("7", "line 2: the value must be a mapping with custom_id, prompt"),
@@ -153,7 +157,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"custom_id": "1", "prompt": "x"}', "utf-8-sig")
-    assert [request.id for request in read_requests(path)] == ["1"]
+    assert [request.id for request in read_file(path)] == ["1"]
 
 
 def test_a_file_without_requests_is_refused(tmp_path: Path) -> None:
@@ -167,10 +171,10 @@ def test_a_line_ends_at_a_line_feed_alone(tmp_path: Path) -> None:
     path.write_bytes(
         '{"custom_id": "1", "prompt": "a\u2028b\x85c"}\r\n{"custom_id": "2", "prompt": "x"}'.encode()
     )
-    assert [request.id for request in read_requests(path)] == ["1", "2"]
+    assert [request.id for request in read_file(path)] == ["1", "2"]
     path.write_bytes(b'{"custom_id": "1", "prompt": "x"}\n{"custom_id": "\xff"}')
     with pytest.raises(ConfigError, match="line 2: byte 16 is no UTF-8"):
-        read_requests(path)
+        read_file(path)
 
 
 def test_answers_become_part_of_prompts() -> None:

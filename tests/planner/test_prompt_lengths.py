@@ -20,9 +20,9 @@ from stretto.model.errors import CapacityError
 from stretto.model.tasks import Decode, Failed, LLMTask
 from stretto.model.values import Segment
 from stretto.planner.application import Application, AppRequest, ModelNode
-from stretto.planner.plan_files import read_requests
 from stretto.planner.running.prompt_lengths import PromptLengths
 from stretto.planner.running.request_store import stored
+from stretto.planner.running.requests import read_planned_requests
 from stretto.planner.running.run_request import RunRequest
 from stretto.planner.token_counts import TextTokens, tokens_of
 
@@ -134,7 +134,7 @@ def test_plans_count_texts_with_the_tokenizer_of_the_first_model_that_has_one(tm
     lines = [{"custom_id": str(at), "prompt": text, "chunks": [text, 7]} for at, text in enumerate(texts)]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
     tokens = TextTokens(["mpt-7b-chat", str(MINI)])
-    requests = read_requests(tmp_path / "in.jsonl", tokens)
+    requests, _ = read_planned_requests(tmp_path / "in.jsonl", app_of(NODE), tokens)
     assert [one.prompt_tokens for one in requests] == list(map(num_tokens, texts))
     added = num_tokens(texts[0]) - num_tokens("")
     assert requests[0].chunks == (added, 7)
@@ -149,5 +149,5 @@ def test_plans_count_texts_with_the_tokenizer_of_the_first_model_that_has_one(tm
 
 def test_without_a_tokenizer_texts_are_estimated() -> None:
     tokens = TextTokens(["mpt-7b-chat"])
-    assert tokens.of_prompt("a" * 9) == 3
+    assert tokens.of_prompt(Segment("a" * 9, "prompt")) == 3
     assert tokens.by == "estimated"

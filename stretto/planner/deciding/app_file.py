@@ -26,7 +26,7 @@ from stretto.apps.template import Template
 from stretto.apps.template_file import object_in_file, template_of
 from stretto.model.errors import ConfigError, StrettoError, UserError
 from stretto.model.user_files import is_in_file
-from stretto.planner.application import AppRequest, Named
+from stretto.planner.application import AppRequest, Named, check_model
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
 from stretto.planner.deciding.nodes import DrawnApplication, first_nodes
@@ -74,6 +74,8 @@ def app_of(found: Any, path: Path) -> DrawnApplication:
     if not is_in_file(written.template):
         raise ConfigError(f"template must be FILE.py:NAME, got {written.template!r}")
     template = _template(str(path.parent / written.template))
+    for model in written.models.values():
+        check_model(model)
     declared = {step: _belief(step, answers) for step, answers in written.answers.items()}
     source = DecidingApp(template, written.models, declared)
     for name in written.learn_from:

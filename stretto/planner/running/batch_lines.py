@@ -17,7 +17,7 @@ from stretto.graph.one_call import PromptMessage
 from stretto.http.refusals import UNSUPPORTED, Refused
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.values import is_text
-from stretto.planner.application import MAX_NUMBER, Application, AppRequest, ModelNode
+from stretto.planner.application import MAX_NUMBER, Application, AppRequest, ModelNode, check_model
 from stretto.planner.plan_files import NO_ANSWERS
 from stretto.planner.running.request_lines import read_store
 from stretto.planner.running.request_store import RequestStore
@@ -114,7 +114,9 @@ class BatchLines:
         texts = [message.text for message in messages]
         check_texts(texts)
         num_tokens = sum(map(tokens_of, texts))
-        planned = AppRequest(custom_id, num_tokens, (), settings.nodes, NO_ANSWERS)
+        planned = AppRequest(
+            custom_id, num_tokens, (), settings.nodes, NO_ANSWERS, settings.decode["max_tokens"]
+        )
         return RunRequest(planned, messages, (), settings.decode, settings.api, settings.model)
 
     def _handed_on(self, custom_id: str, url: str, body: Mapping[str, Any]) -> RunRequest:
@@ -140,7 +142,7 @@ class BatchLines:
             raise ConfigError(f"body: {error.message}{other}") from error
         texts = [message.text for message in prompt]
         check_texts(texts)
-        planned = AppRequest(custom_id, sum(map(tokens_of, texts)), (), (node.name,), NO_ANSWERS)
+        planned = AppRequest(custom_id, sum(map(tokens_of, texts)), (), (node.name,), NO_ANSWERS, max_tokens)
         return RunRequest(planned, tuple(prompt), (), {"max_tokens": max_tokens}, api, model, sent)
 
     def _model_of(self, body: Mapping[str, Any]) -> tuple[str, ModelNode]:
@@ -155,6 +157,11 @@ class BatchLines:
         model, messages, options = _chat(body) if api == "chat" else _completion(body)
         node = self._node_for(model)
         return messages, _Settings(api, model, (node.name,), _decode(options, node, api))
+
+
+def is_batch_line(found: Any) -> bool:
+    """Return whether the JSON of a line has a field that only lines of Batch files have."""
+    return isinstance(found, dict) and ("body" in found or "method" in found or "url" in found)
 
 
 def read_batch_application(
@@ -178,6 +185,7 @@ def read_batch_application(
             raise ConfigError("body: it has no model")
         if not model.isprintable():
             raise ConfigError(f"body: model must have printable characters, got {model!r}")
+        check_model(model)
         return nodes.setdefault(model, ModelNode(model, model, _NO_LIMIT))
 
     batch = BatchLines(node_for, hands_on, door)
@@ -185,6 +193,8 @@ def read_batch_application(
     def read(found: Any) -> RunRequest:
         if not isinstance(found, dict):
             raise ConfigError(f"a line of a Batch file is a mapping, got {short(found)}")
+        if not is_batch_line(found):
+            raise ConfigError("it has no url and body, as a Batch line has; other requests need an APP")
         return batch.read(found)
 
     requests = read_store(path, read, lambda found: isinstance(found, dict))

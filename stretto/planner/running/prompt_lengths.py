@@ -78,7 +78,7 @@ class PromptLengths:
         model = next((self._models[name] for name in names if name in self._models), None)
         if model is None:
             return request.planned
-        prompt = tuple(_message_segments(request))
+        prompt = request.segments()
         return replace(
             request.planned,
             prompt_tokens=model.num_tokens(prompt) if prompt else 0,
@@ -113,12 +113,7 @@ def _model(name: str) -> _Model | None:
 def _own_prompts(node: ModelNode, request: RunRequest) -> Iterator[tuple[Segment, ...]]:
     """Yield what is known of the prompts of a node's calls for a request."""
     if not node.prompt and not node.is_by_chunk and not node.inputs:
-        yield tuple(_message_segments(request))
+        yield request.segments()
         return
     for chunk in request.chunks if node.is_by_chunk else ("",):
         yield (Segment(fill(node.prompt, {"prompt": request.text, "chunk": chunk}), "prompt"),)
-
-
-def _message_segments(request: RunRequest) -> Iterator[Segment]:
-    for at, message in enumerate(request.messages):
-        yield Segment(message.text, f"message{at}", message.role)

@@ -8,7 +8,7 @@ import shutil
 import weakref
 from array import array
 from codecs import BOM_UTF8
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
@@ -42,16 +42,7 @@ def read_store(
             lines = _Lines(path, source, parse)
             store = RequestStore(lines.get)
 
-            def is_refused(number: int, line: bytes, problem: str) -> bool:
-                if not may_refuse(found := _lenient(line)):
-                    return False
-                custom_id = found.get("custom_id")
-                is_name = is_text(custom_id) and custom_id
-                store.refused.append(
-                    RefusedLine(custom_id if is_name else f"line {number}", UserError(problem))
-                )
-                return True
-
+            is_refused = refusing(may_refuse, store.refused)
             for begin, line, request in checked_lines(
                 source, path, parse, lambda request: request.id, is_refused
             ):
@@ -59,18 +50,42 @@ def read_store(
                 store.add(request, line.strip())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    check_any(store, path)
+    check_any(store, store.refused, path)
     return store
 
 
-def check_any(store: RequestStore, path: Path) -> None:
+def refusing(
+    may_refuse: Callable[[Any], bool], refused: list[RefusedLine]
+) -> Callable[[int, bytes, str], bool]:
+    """Return what `checked_lines` asks about a line that is wrong; it adds a line that is refused alone.
+
+    Args:
+        may_refuse: see `read_store`.
+    """
+
+    def is_refused(number: int, line: bytes, problem: str) -> bool:
+        if not may_refuse(found := _lenient(line)):
+            return False
+        custom_id = found.get("custom_id")
+        is_name = is_text(custom_id) and custom_id
+        refused.append(RefusedLine(custom_id if is_name else f"line {number}", UserError(problem)))
+        return True
+
+    return is_refused
+
+
+def check_any(requests: Sized, refused: Sequence[RefusedLine], path: Path) -> None:
     """Check that there is a request to run. Raises ConfigError with why the first lines cannot be."""
-    if len(store):
-        return
-    reasons = [f"{one.id!r}: {one.error}" for one in store.refused[:_MAX_NAMED]]
-    if more := len(store.refused) - len(reasons):
-        reasons.append(f"and {more} more")
-    raise ConfigError(f"{path}: no line can be run; {'; '.join(reasons)}")
+    if not len(requests):
+        raise ConfigError(f"{path}: no line can be run; {reasons(refused)}")
+
+
+def reasons(refused: Sequence[RefusedLine]) -> str:
+    """Return why the first lines that are refused cannot be run."""
+    found = [f"{one.id!r}: {one.error}" for one in refused[:_MAX_NAMED]]
+    if more := len(refused) - len(found):
+        found.append(f"and {more} more")
+    return "; ".join(found)
 
 
 def _lenient(line: bytes) -> Any:

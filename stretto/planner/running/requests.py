@@ -6,21 +6,23 @@ has.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError
-from stretto.planner.application import Application, ModelNode
+from stretto.planner.application import Application, AppRequest, ModelNode
 from stretto.planner.deciding.app_file import query_request
 from stretto.planner.deciding.nodes import DrawnApplication
-from stretto.planner.plan_files import parse_request
-from stretto.planner.running.batch_lines import BatchLines, check_texts
-from stretto.planner.running.request_lines import read_store
+from stretto.planner.plan_files import checked_lines, parse_request
+from stretto.planner.running.batch_lines import BatchLines, check_texts, is_batch_line
+from stretto.planner.running.request_lines import check_any, read_store, refusing
 from stretto.planner.running.request_store import RequestStore
-from stretto.planner.running.run_request import RunRequest
+from stretto.planner.running.run_request import RefusedLine, RunRequest
 from stretto.planner.running.sent_lines import ReadLine
+from stretto.planner.token_counts import TextTokens
 
 
 def read_run_requests(
@@ -45,9 +47,42 @@ def read_run_requests(
     return read_store(path, read, is_batch_line)
 
 
-def is_batch_line(found: Any) -> bool:
-    """Return whether the JSON of a line has a field that only lines of Batch files have."""
-    return isinstance(found, dict) and ("body" in found or "method" in found or "url" in found)
+def read_planned_requests(
+    path: Path, app: Application, tokens: TextTokens | None = None, door: ReadLine | None = None
+) -> tuple[list[AppRequest], list[RefusedLine]]:
+    """Read requests to plan for, which may be numbers of tokens; and lines of a Batch file that no run takes.
+
+    Args:
+        tokens: what counts texts; None estimates by their characters.
+        door: see `BatchLines`.
+
+    Raises:
+        ConfigError: as `read_run_requests`.
+    """
+    is_drawn = isinstance(app, DrawnApplication)
+    counts = TextTokens(()) if tokens is None else tokens
+    batch = BatchLines(lambda model: _node_for(model, app), False, door)
+    refused: list[RefusedLine] = []
+
+    def read(found: Any) -> AppRequest:
+        if isinstance(app, DrawnApplication):
+            return query_request(found, app)
+        return counted(batch.read(found), counts) if is_batch_line(found) else parse_request(found, counts)
+
+    is_refused = refusing(lambda found: not is_drawn and is_batch_line(found), refused)
+    try:
+        with path.open("rb") as file:
+            lines = checked_lines(file, path, read, lambda request: request.id, is_refused)
+            requests = [request for _, _, request in lines]
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    check_any(requests, refused, path)
+    return requests, refused
+
+
+def counted(request: RunRequest, tokens: TextTokens) -> AppRequest:
+    """Return a line of a Batch file as planners see it, with its prompt counted."""
+    return replace(request.planned, prompt_tokens=tokens.of_prompt(*request.segments()))
 
 
 def _of_query(app: DrawnApplication, found: Any) -> RunRequest:

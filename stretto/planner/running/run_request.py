@@ -8,6 +8,7 @@ from typing import Any
 from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import StrettoError
 from stretto.model.record import record
+from stretto.model.values import Segment
 from stretto.planner.application import AppRequest
 from stretto.wire.paths import Api
 
@@ -58,6 +59,10 @@ class RunRequest:
     def id(self) -> str:
         """The request's `custom_id`."""
         return self.planned.id
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the prompt as a model's tokenizer reads it."""
+        return tuple(Segment(one.text, f"message{at}", one.role) for at, one in enumerate(self.messages))
 
     @property
     def text(self) -> str:
