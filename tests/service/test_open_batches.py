@@ -341,6 +341,20 @@ def test_no_line_is_lost_or_repeated_by_crashes_at_any_point(
             assert name in cancelled
 
 
+def test_lines_that_wait_end_before_those_that_an_engine_has_whose_places_they_would_take() -> None:
+    machine = OpenBatches()
+    for name in "bc":
+        machine.add(record(name), 0.0)
+        open_batch(machine, name, 2)
+        machine.sent(name, 0, 0.0)
+    assert machine.stop() == [
+        WithdrawLine("b", 1),
+        WithdrawLine("c", 1),
+        WithdrawLine("b", 0),
+        WithdrawLine("c", 0),
+    ]
+
+
 def test_a_stopped_machine_starts_nothing() -> None:
     machine = OpenBatches()
     machine.add(record(), 0.0)

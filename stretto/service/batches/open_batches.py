@@ -181,7 +181,7 @@ class OpenBatches:
         """Handle that the files of a batch cannot be read or written now."""
         one = self._batches[batch]
         one.is_broken = True
-        return [*self._started.withdraw(one), *self._settle(one, now_s), *self._go_on(now_s)]
+        return [*self._started.withdraw([one]), *self._settle(one, now_s), *self._go_on(now_s)]
 
     def ended(
         self, batch: str, status: BatchStatus, output_file: str | None, error_file: str | None, now_s: float
@@ -210,13 +210,13 @@ class OpenBatches:
             if now_s >= one.record.expires_at:
                 actions += self._end(one, "expired", now_s)
             elif one.stage == "open" and one.pace.look(one.num_left, now_s):
-                actions += self._started.withdraw(one, "offline")
+                actions += self._started.withdraw([one], "offline")
         return [*actions, *self._go_on(now_s)]
 
     def stop(self) -> list[BatchAction]:
         """End the lines that run, and start none any more: the process ends."""
         self._is_stopped = True
-        return [action for one in self._batches.values() for action in self._started.withdraw(one)]
+        return self._started.withdraw(self._batches.values())
 
     # --- parts
 
@@ -251,7 +251,7 @@ class OpenBatches:
         one.ends_as = status
         if one.stage == "closed":
             self._to_end[one.record.id] = one
-        return [*self._started.withdraw(one), *self._settle(one, now_s)]
+        return [*self._started.withdraw([one]), *self._settle(one, now_s)]
 
     def _settle(self, one: UnendedBatch, now_s: float) -> list[BatchAction]:
         """Go on with a batch of which no line runs: end it, or open it again later."""

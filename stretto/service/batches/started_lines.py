@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stretto.model.tasks import Objective
-from stretto.service.batches.actions import WithdrawLine
+from stretto.service.batches.actions import BatchAction, WithdrawLine
 from stretto.service.batches.unended_batch import StartedLine, UnendedBatch
 
 MAX_WAITING = 32
@@ -72,16 +72,23 @@ class StartedLines:
         self._num_bytes -= started.num_bytes
         return started
 
-    def withdraw(self, one: UnendedBatch, objective: Objective | None = None) -> list[WithdrawLine]:
-        """Have lines end that have started: all of a batch, or those of a class that wait for an engine."""
-        actions: list[WithdrawLine] = []
-        for line, started in one.started.items():
-            if objective is not None and (started.is_sent or started.objective != objective):
-                continue
-            if not started.is_withdrawn:
-                started.is_withdrawn = True
-                actions.append(WithdrawLine(one.record.id, line))
-        return actions
+    def withdraw(
+        self, batches: Iterable[UnendedBatch], objective: Objective | None = None
+    ) -> list[BatchAction]:
+        """Have lines end that have started: all of some batches, or those of a class that wait for an engine.
+
+        Lines that wait come first, so that none of them takes the place of one that an engine has.
+        """
+        waiting: list[BatchAction] = []
+        sent: list[BatchAction] = []
+        for one in batches:
+            for line, started in one.started.items():
+                if started.is_withdrawn:
+                    continue
+                if objective is None or (not started.is_sent and started.objective == objective):
+                    started.is_withdrawn = True
+                    (sent if started.is_sent else waiting).append(WithdrawLine(one.record.id, line))
+        return waiting + sent
 
     def check_invariants(self, batches: Iterable[UnendedBatch]) -> None:
         """Check that counts are the sums of what has started. For tests."""
