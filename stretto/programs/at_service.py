@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from stretto.model.errors import UserError
+from stretto.model.tasks import Usage
 from stretto.programs.fragment import WaitingCall, Work
 from stretto.programs.http_calls import HttpCalls
 from stretto.programs.remote_session import RemoteSession
@@ -73,6 +74,23 @@ class AtService:
         """Submit calls together. One that is refused fails its own variables."""
         assert self._session is not None
         self._session.submit(calls)
+
+    def usage(self, is_on_loop: bool) -> Usage:
+        """Ask the service for the tokens of the session.
+
+        Raises:
+            UserError: the session has ended, or the caller runs on the event loop that would have to ask.
+        """
+        assert self._session is not None
+        if is_on_loop:
+            raise UserError("usage would block the client's own event loop; use `await client.ausage()`")
+        self._session.check_open()  # as its event loop may have ended with it
+        return self.run_on_loop(self._session.usage)
+
+    async def ausage(self) -> Usage:
+        """Do what `usage` does, on the event loop of the session."""
+        assert self._session is not None
+        return await self._session.usage()
 
     def close(self) -> None:
         """End the thread with the event loop, if there is one."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import AbstractContextManager, suppress
 from contextvars import Token
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from stretto.model.errors import UserError
 from stretto.model.tasks import Criteria, Usage
@@ -28,6 +28,8 @@ from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import check_deadline
 from stretto.runtime.loop_thread import iterate_on
 from stretto.runtime.runtime import Runtime
+
+T = TypeVar("T")
 
 
 class Client:
@@ -96,13 +98,19 @@ class Client:
     @property
     def usage(self) -> Usage:
         """Tokens of all LLM requests of this client that have ended so far: of their prompts, of the parts of
-        prompts that were found in a cache, and of their outputs. A service tells them apart from this, at
-        `/v1/sessions/ID`.
+        prompts that were found in a cache, and of their outputs. A service is asked for them.
 
         Raises:
-            UserError: the client has no session yet, or its calls run at a service.
+            UserError: the client has no session yet; or its calls run at a service, and the session has ended
+                or the event loop of the client would wait here.
         """
-        return self._opened().usage
+        self._opened()
+        return self._connection.usage(self._is_on_loop())
+
+    async def ausage(self) -> Usage:
+        """Return what `usage` says, in code on the event loop of a client of a service."""
+        self._opened()
+        return await self._on_loop(self._connection.ausage())
 
     def together(self) -> AbstractContextManager[None]:
         """Submit all calls that are made in this `with` block together, as one fragment, when it ends."""
@@ -182,11 +190,7 @@ class Client:
     async def aget(self, name: str, perf: Criteria | None, timeout_s: float | None) -> Any:
         """Wait for a variable; see `SemanticVariable.aget`."""
         self._opened()
-        waiting = self._get(name, perf, timeout_s)
-        if self._is_on_loop():
-            return await waiting
-        assert self._loop is not None
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, self._loop))
+        return await self._on_loop(self._get(name, perf, timeout_s))
 
     async def stream(self, name: str, perf: Criteria | None) -> AsyncIterator[str]:
         """Yield the text of a variable as it is generated; see `SemanticVariable.stream`."""
@@ -268,6 +272,13 @@ class Client:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
+
+    async def _on_loop(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine that belongs to the event loop of the session, in code on any loop."""
+        if self._is_on_loop():
+            return await waiting
+        assert self._loop is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, self._loop))
 
     async def _get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> object:
         check_deadline(timeout_s, "timeout_s")

@@ -44,11 +44,6 @@ class ProgramSession(Protocol):
         """Yield the text of a variable as it is generated."""
         ...
 
-    @property
-    def usage(self) -> Usage:
-        """Tokens of the session's LLM requests that have ended so far."""
-        ...
-
     def usage_of(self, name: str) -> Usage:
         """Return the tokens of the LLM requests that have made a variable."""
         ...
@@ -84,6 +79,16 @@ class Connection(Protocol):
 
         `is_set` says of a variable whether the client has set it.
         """
+        ...
+
+    def usage(self, is_on_loop: bool) -> Usage:
+        """Return the tokens of the session's LLM requests that have ended so far. `is_on_loop` says whether
+        the caller runs on the event loop of the sessions.
+        """
+        ...
+
+    async def ausage(self) -> Usage:
+        """Return what `usage` does, on the event loop of the sessions."""
         ...
 
     def close(self) -> None:
@@ -134,6 +139,15 @@ class InProcess:
             for variable in calls[0].outputs.values():
                 with suppress(UserError):  # the session has ended, and all its variables have failed
                     self._session.provide(variable, Failure(error.at(calls[0].work.name)))
+
+    def usage(self, is_on_loop: bool = False) -> Usage:
+        """Return the tokens of the session's LLM requests that have ended so far."""
+        assert self._session is not None
+        return self._session.usage
+
+    async def ausage(self) -> Usage:
+        """Return what `usage` does."""
+        return self.usage()
 
     def close(self) -> None:
         """Do nothing: the runtime belongs to its own `with` block."""

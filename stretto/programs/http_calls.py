@@ -71,6 +71,10 @@ class HttpCalls:
         headers = {"content-type": "application/json", **({"idempotency-key": key} if key else {})}
         return _read(await self._send("POST", path, content, headers))
 
+    async def get(self, path: str) -> dict[str, Any]:
+        """Return the JSON at a path. Raises as `post` does."""
+        return _read(await self._send("GET", path))
+
     async def delete(self, path: str) -> None:
         """Delete something. Raises as `post` does."""
         _read(await self._send("DELETE", path))

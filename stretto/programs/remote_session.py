@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from stretto.model.errors import DeadlineExceeded, QueryEnded, StrettoError, UserError
+import msgspec
+
+from stretto.model.errors import BadReply, DeadlineExceeded, QueryEnded, StrettoError, UserError
 from stretto.model.tasks import Criteria, Usage
 from stretto.programs.fragment import WaitingCall
 from stretto.programs.http_calls import HttpCalls, NotYet
@@ -37,10 +39,22 @@ class RemoteSession:
         """Id of the session; "" before the service has answered the first request."""
         return self._requests.id
 
-    @property
-    def usage(self) -> Usage:
-        """Refuse to tell tokens, which takes a request. Raises UserError."""
-        raise UserError(f"a service tells the tokens of a session at /v1/sessions/{self.id or 'ID'}")
+    async def usage(self) -> Usage:
+        """Ask the service for the tokens of the session's LLM requests that have ended so far.
+
+        Raises:
+            UserError: the session has ended, so that the service has forgotten its tokens.
+            BadReply: the service does not answer with tokens.
+        """
+        await self._requests.opened()
+        self.check_open()
+        if not self.id:
+            return Usage()
+        told = (await self._http.get(f"/v1/sessions/{self.id}")).get("usage")
+        try:
+            return msgspec.convert(told, Usage)
+        except msgspec.ValidationError as error:
+            raise BadReply(f"the service told no tokens of the session: {error}") from error
 
     def usage_of(self, name: str) -> Usage:
         """Refuse to tell the tokens of a variable, which services do not know. Raises UserError."""
@@ -87,6 +101,13 @@ class RemoteSession:
         body = {"session_id": self.id, "semantic_var_id": name, "stream": True}
         async for piece in self._http.stream("/v1/get", _with_criteria(body, criteria)):
             yield piece
+
+    def check_open(self) -> None:
+        """Check that the session has not ended, so that its tokens are known. Raises UserError if it has."""
+        if (end := self._requests.end) is not None:
+            raise UserError(
+                f"a service tells tokens only while the session of the client lasts: {end.message}"
+            )
 
     def is_closed(self) -> bool:
         """Return whether the session has ended, so that it takes no more calls and values."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.request
 
 import pytest
 from support.programs import Desk, desk_llm
@@ -79,14 +77,34 @@ def test_a_query_counts_its_tokens() -> None:
     assert (usage.num_prompt_tokens, usage.num_output_tokens) == (2, 3)
 
 
-def test_a_service_tells_the_tokens_of_a_session() -> None:
+def test_a_service_tells_the_tokens_of_a_client() -> None:
     engines = [desk_llm(Desk(lambda prompt: "one two"))]
-    with served(engines, ServiceConfig(port=0)) as (service, _), P.Client(service.url) as client:
-        assert echo("some").get() == "one two"
-        assert echo.using(n=2, temperature=1.0)("some").get() == ["one two", "one two"]
-        with pytest.raises(UserError, match="/v1/sessions/") as refused:
+    with served(engines, ServiceConfig(port=0)) as (service, _):
+        with P.Client(service.url) as client:
+            assert client.usage == Usage(), "nothing has been sent"
+            assert echo("some").get() == "one two"
+            assert echo.using(n=2, temperature=1.0)("some").get() == ["one two", "one two"]
+            assert client.usage.num_output_tokens == 9
+            assert client.usage.num_prompt_tokens > 0
+        with pytest.raises(UserError, match="only while the session of the client lasts"):
             _ = client.usage
-        place = refused.value.message.rpartition(" ")[2]
-        with urllib.request.urlopen(f"{service.url}{place}") as answer:
-            shown = json.load(answer)
-    assert shown["usage"]["num_output_tokens"] == 9
+
+        async def on_a_loop() -> Usage:
+            async with P.Client(service.url) as client:
+                assert await echo("some") == "one two"
+                with pytest.raises(UserError, match=r"await client\.ausage"):
+                    _ = client.usage
+                return await client.ausage()
+
+        assert asyncio.run(on_a_loop()).num_output_tokens == 3
+
+
+def test_both_ways_to_ask_for_tokens_work_in_process() -> None:
+    async def main() -> Usage:
+        engines = [desk_llm(Desk(lambda prompt: "one two"), in_thread=False)]
+        async with Runtime(engines) as runtime, P.Client(runtime) as client:
+            await echo("some")
+            assert client.usage == await client.ausage()
+            return client.usage
+
+    assert asyncio.run(main()).num_output_tokens == 3
