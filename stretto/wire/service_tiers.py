@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from stretto.model.tasks import Objective
 
+OFFLINE_TIER = "flex"
 TIERS: Mapping[str, Objective] = {
     "auto": "throughput",
     "default": "throughput",
     "priority": "latency",
     "fast": "latency",
-    "flex": "offline",
+    OFFLINE_TIER: "offline",
 }
 """What each tier asks for. OpenAI's "scale" is missing: it is capacity that was bought before."""

@@ -14,7 +14,7 @@ from support.plain_server import Answered, PlainServer, as_events, as_json, list
 
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.model.errors import BadReply, BadServer, ConfigError, EngineUnavailable, StrettoError
-from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Piece, Usage
+from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Objective, Piece, Usage
 from stretto.model.values import Segment
 from stretto.wire.paths import Api
 
@@ -29,6 +29,7 @@ def ends(
     *,
     is_read: bool = True,
     model: str = "m",
+    objective: Objective = "throughput",
     **config: Any,
 ) -> tuple[list[Done | StrettoError], list[str], list[Body]]:
     """Return the ends of tasks that a server is given one after the other, the pieces of each joined, and the
@@ -56,7 +57,8 @@ def ends(
                 silence_s = 0.0 if is_read else 60.0
                 prompt = (Segment("Q:"),)
                 await llm.generate(
-                    LLMTask(number, "q", "s", prompt, decode, silence_s=silence_s), events.append
+                    LLMTask(number, "q", "s", prompt, decode, silence_s=silence_s, objective=objective),
+                    events.append,
                 )
                 last = events[-1]
                 assert isinstance(last, Done | Failed)
@@ -346,3 +348,18 @@ def test_a_model_for_chats_that_gets_plain_prompts_is_told_once(
     with caplog.at_level(logging.WARNING):
         ends(lambda _: chunks("Four."), [Decode()] * 2, api=api, model=model)
     assert len([one for one in caplog.records if "trained for chats" in one.getMessage()]) == is_told
+
+
+def test_offline_work_is_told_to_the_server_until_it_refuses_the_field() -> None:
+    """It is told by OpenAI's tier `flex`, which a door of this package serves with what others leave."""
+
+    def answer(body: Body) -> Answered:
+        if "service_tier" in body:
+            return as_json({"error": {"message": "unsupported field service_tier"}}, 400)
+        return chunks("a")
+
+    told, _, bodies = ends(answer, [Decode(), Decode()], objective="offline")
+    assert [value(one)[0] for one in told] == ["a", "a"]
+    assert [body.get("service_tier") for body in bodies] == ["flex", None, None]
+    _, _, (usual,) = ends(always(chunks("a")))
+    assert "service_tier" not in usual

@@ -25,6 +25,7 @@ from stretto.model.errors import BadReply, EngineTimeout, EngineUnavailable
 from stretto.model.tasks import Decode
 from stretto.wire import paths
 from stretto.wire.answers import TokenCounts, read_chunk, read_whole
+from stretto.wire.service_tiers import OFFLINE_TIER
 from stretto.wire.sse import EventDecoder
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Asked:
         feed: takes the pieces of the answer.
         rank: rank of the task among those of the engine, for a server that takes priorities.
         slot: slot of the server that the request holds.
+        is_offline: whether it gives way to others. Servers that know OpenAI's tiers are told so.
         warms: whether only the prompt matters, which the server is to keep in its cache.
         is_retried: whether it is sent again if the server refuses it for a while.
         others_serve: whether it can go to another server if this one refuses it.
@@ -53,6 +55,7 @@ class Asked:
     feed: Feed
     rank: tuple[float, ...]
     slot: ServerSlot
+    is_offline: bool = False
     warms: bool = False
     is_retried: bool = True
     others_serve: bool = False
@@ -142,9 +145,10 @@ class Asker:
     def _request(self, asked: Asked, is_whole: bool) -> dict[str, object]:
         priority = priority_of(asked.rank) if self._config.priorities else None
         facts = asked.facts
-        return build_request(
+        body = build_request(
             facts.api, facts.model, asked.prompt, asked.decode, priority, is_streamed=not is_whole
         ).to_json()
+        return {**body, "service_tier": OFFLINE_TIER} if asked.is_offline else body
 
     async def _exchange(
         self, asked: Asked, body: dict[str, object], reader: AnswerReader, *, is_whole: bool

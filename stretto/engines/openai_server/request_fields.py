@@ -16,7 +16,7 @@ from stretto.model.errors import ConfigError
 
 MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 _NEEDED = ("model", "prompt", "messages", "stream", MAX_TOKENS, MAX_COMPLETION_TOKENS)
-_DISPENSABLE = ("temperature", "seed", "stop", "stream_options")
+_DISPENSABLE = ("temperature", "seed", "stop", "stream_options", "service_tier")
 """Fields without which an answer is of the same kind. Stop strings are looked for here too."""
 
 

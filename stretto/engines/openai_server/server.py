@@ -182,6 +182,7 @@ class OpenAIServer:
                 answer.feed,
                 rank,
                 slot,
+                is_offline=task.objective == "offline",
                 others_serve=task.others_serve,
                 silence_s=task.silence_s,
             )
