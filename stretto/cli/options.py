@@ -289,10 +289,13 @@ class EngineOptions(ModelOptions):
 
     @property
     def has_small_llm(self) -> bool:
-        """Whether each LLM has so few parameters that ready-made apps need other settings for it.
+        """Whether ready-made apps need the settings for a small LLM (`engines/llm_size.py`).
 
-        An engines file may describe any LLM, so with one the answer is no.
+        Raises:
+            ConfigError: the engines file cannot be read.
         """
-        from stretto.engines.llm_size import are_small_llms
+        from stretto.engines.llm_size import has_small_llm
+        from stretto.schema.reading import read_tables
 
-        return self.file is None and are_small_llms(self.llms)
+        rows = () if self.file is None else read_tables(self.file).rows("engine")
+        return has_small_llm([row.values.get("name", "") for row in rows], self.llms)

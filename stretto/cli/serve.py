@@ -143,14 +143,10 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
     from stretto.cli.engines_file import deployed
     from stretto.cli.reachable import out_of_reach
     from stretto.cli.saved import learned_file
-    from stretto.cli.served_engines import (
-        has_small_llm,
-        with_engines_of,
-        with_usual_engines,
-        with_vector_engines,
-    )
+    from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.cli.served_workers import pool_of, with_pool
     from stretto.cli.watching import watch_of
+    from stretto.engines.llm_size import has_small_llm
     from stretto.schema.reading import read_tables
 
     with imports_of("service", "the service"):
@@ -173,7 +169,8 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
         deployments = with_usual_engines(
             with_pool(described, pool, given.llm), (), given.api, given.tokenizer
         )
-    apps = load_apps(given.app, small_llm=pool is None and has_small_llm(described, given.llm))
+    is_small = pool is None and has_small_llm([one.name for one in described], given.llm)
+    apps = load_apps(given.app, small_llm=is_small)
     documents = read_documents(given.docs, options.MAX_BYTES, errors, is_strict=False)
     needed = {name: deployed.template for name, deployed in apps.items()}
     deployments = with_engines_of(needed, deployments, None if documents else given.search, documents)

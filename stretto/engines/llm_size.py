@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from stretto.engines.llms import DEFAULT_LLM
@@ -24,6 +24,13 @@ def is_small_llm(where: str) -> bool:
     return bool(sizes) and sum(sizes) < _MOST_BYTES
 
 
-def are_small_llms(wheres: Sequence[str]) -> bool:
-    """Return whether every LLM of the option `--llm` is small. Without any, it is the default one."""
-    return all(map(is_small_llm, wheres or (DEFAULT_LLM,)))
+def has_small_llm(described: Collection[str], llms: Sequence[str]) -> bool:
+    """Return whether the LLM has so few parameters that ready-made apps need other settings for it.
+
+    An engine "llm" of an engines file may be of any size, so it is not small.
+
+    Args:
+        described: names of the engines of the file.
+        llms: what the option `--llm` names; with none, it is the default model.
+    """
+    return "llm" not in described and all(map(is_small_llm, llms or (DEFAULT_LLM,)))

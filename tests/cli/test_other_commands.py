@@ -17,7 +17,7 @@ from support.command_line import CommandLine
 from support.pages import CLONE
 
 from stretto.cli.documents import read_documents
-from stretto.cli.options import MAX_BYTES
+from stretto.cli.options import MAX_BYTES, EngineOptions
 from stretto.cli.parsing import configuration, template
 from stretto.engines.batch.embedded_postgres import EmbeddedServer
 from stretto.graph.text import print_graph
@@ -647,3 +647,20 @@ def test_explain_says_what_a_small_llm_does_without(stretto: CommandLine) -> Non
     assert small.startswith("left out, as the LLM is small (weights of less than 1 GB)")
     assert "without: query_expansion; with a larger --llm they run\n" in small
     assert "left out, as" not in stretto("explain", *LARGE, "--app", "advanced").out
+
+
+@pytest.mark.parametrize(("name", "is_small"), [("reranking", True), ("llm", False)])
+def test_a_file_that_names_no_llm_leaves_the_checked_app(
+    stretto: CommandLine, tmp_path: Path, name: str, is_small: bool
+) -> None:
+    """`ask` and `explain` have the rule of `serve`: what checks the default model goes when it does."""
+    contract = "llm" if name == "llm" else "batch"
+    executable = "stand-in" if name == "llm" else "reranking"
+    file = tmp_path / "engines.toml"
+    file.write_text(
+        f'[[engine]]\nname = "{name}"\ncontract = "{contract}"\n'
+        f'[[replica]]\nengine = "{name}"\nexecutable = "{executable}"\n'
+    )
+    assert EngineOptions(file=file).has_small_llm == is_small
+    shown = stretto("explain", "--app", "advanced", "--engines", str(file)).out
+    assert shown.startswith("left out, as the LLM is small") == is_small

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stretto.engines.llm_size import are_small_llms, is_small_llm
+from stretto.engines.llm_size import has_small_llm, is_small_llm
 from stretto.engines.llms import DEFAULT_LLM
 
 
@@ -37,10 +37,16 @@ def test_servers_and_what_is_not_there_are_not_small(tmp_path: Path) -> None:
 
 def test_all_llms_must_be_small(tmp_path: Path) -> None:
     small = str(weights(tmp_path / "small.gguf", 98_000_000))
-    assert are_small_llms((small, small))
-    assert not are_small_llms((small, "http://127.0.0.1:8000"))
+    assert has_small_llm((), (small, small))
+    assert not has_small_llm((), (small, "http://127.0.0.1:8000"))
 
 
 def test_the_default_llm_is_small() -> None:
     assert is_small_llm(DEFAULT_LLM)
-    assert are_small_llms(())
+    assert has_small_llm((), ())
+
+
+def test_a_file_without_an_llm_leaves_the_default_one_small() -> None:
+    assert has_small_llm(["transforms"], ())
+    assert not has_small_llm(["transforms", "llm"], ())
+    assert not has_small_llm(["transforms"], ("http://127.0.0.1:8000",))

@@ -17,14 +17,8 @@ from support.command_line import CommandLine
 from stretto import Input, Template
 from stretto import programs as P
 from stretto.apps.template_file import template_in_file
-from stretto.cli.served_engines import (
-    has_small_llm,
-    with_engines_of,
-    with_usual_engines,
-    with_vector_engines,
-)
+from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
 from stretto.components import ToolCall
-from stretto.engines.catalogue import transforms_engine
 from stretto.engines.llms import llm_engine
 from stretto.model.errors import ConfigError
 from stretto.schema.tables import Tables
@@ -86,14 +80,6 @@ def test_engines_that_the_file_leaves_out_are_the_usual_ones() -> None:
         with_usual_engines([llm_engine("stand-in")], ["stand-in"], None, None)
     with pytest.raises(ConfigError, match="for an --llm that is a URL"):
         with_usual_engines([], ["stand-in"], "chat", None)
-
-
-def test_a_file_without_an_llm_leaves_the_default_one_small() -> None:
-    others = [transforms_engine()]
-    assert has_small_llm([], ())
-    assert has_small_llm(others, ())
-    assert not has_small_llm([llm_engine(None)], ())
-    assert not has_small_llm(others, ("http://127.0.0.1:8000",))
 
 
 def test_an_app_that_calls_python_functions_is_refused() -> None:
