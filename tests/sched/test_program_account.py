@@ -71,6 +71,19 @@ def test_prompts_that_were_evicted_while_they_waited_make_no_others_dear() -> No
     assert ledger.arrived(turn(1, "new"), 10, 51.0) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("estimated", [0.5, 2.0])
+def test_caches_are_learned_where_a_server_counts_other_tokens(estimated: float) -> None:
+    """Prompts that are taken for twice as long as they are seemed to have lost most of what was cached."""
+    ledger, num_known = account(), round(100 * estimated)
+    for number in range(8):
+        for place, num_cached in enumerate((0, 90)):
+            request = turn(place, f"agent {number}", num_known + 10)
+            ledger.arrived(request, 10, number + place / 2)
+            ledger.answered(request, Usage(100, num_cached, 10), 10, number + place / 2 + 0.1)
+    fresh = ledger.arrived(turn(1, "agent 7", num_known + 10), 10, 9.0)
+    assert fresh * num_known == pytest.approx(10), "tokens of the server"
+
+
 def test_queries_of_one_program_are_one() -> None:
     ledger = account()
     run_turns(ledger, "agent 1", 3)

@@ -169,7 +169,8 @@ class ProgramAccount:
         not cached are taken from `usage`, where it reports any.
 
         What prompts find in caches is not learned from one that has lost most of what its program sent last.
-        It was evicted while it waited, and prices from such would let others wait until theirs are too.
+        It was evicted while it waited, and prices from such would let others wait until theirs are too. A
+        server counts tokens of its own, so of what it had cached the share of its prompt tokens counts.
         """
         part: AskedItems = request.asked or _NOTHING
         if not part.num_left:
@@ -178,7 +179,8 @@ class ProgramAccount:
         num_fresh = part.fresh * num_known
         if usage.num_prompt_tokens:
             num_fresh = max(0, usage.num_prompt_tokens - usage.num_cached_tokens)
-            if num_known and 2 * usage.num_cached_tokens >= min(part.query.num_before, num_known):
+            num_cached = usage.num_cached_tokens * num_known / usage.num_prompt_tokens
+            if num_known and 2 * num_cached >= min(part.query.num_before, num_known):
                 self.learned.observe_fresh(part.fresh_source, num_known, num_fresh)
         self._end(part, request, now_s, 1, self._unit_s * num_fresh + self._output_s * num_output)
 
