@@ -26,13 +26,17 @@ class Crash(StrettoError):
 
 
 def run(
-    path: Path, tools: tuple[Tool, ...], write: Callable[[LLMTask, Decode], str], name: str = "order-1"
+    path: Path,
+    tools: tuple[Tool, ...],
+    write: Callable[[LLMTask, Decode], str],
+    name: str = "order-1",
+    question: str = "Send both.",
 ) -> AgentRun:
     llm = deploy("llm", lambda config: ScriptedLLM(write, 4), contract="llm", keeps_state=True)
 
     async def main() -> AgentRun:
         async with Runtime([llm, tools_engine(tools, records=ToolJournal(path))]) as runtime:
-            asked = {"question": "Send both.", "run_name": name}
+            asked = {"question": question, "run_name": name}
             outputs = await runtime.run(agent(tools, named_run=True), asked)
             found = outputs["run"]
             assert isinstance(found, AgentRun)
@@ -115,6 +119,42 @@ def test_an_effect_that_had_begun_is_in_doubt_and_not_repeated(tmp_path: Path) -
     again = run(path, (send, put), plan(["never"]))
     assert again == done
     assert sent == ["Bob"]
+
+
+def test_a_name_that_is_used_again_for_another_question_is_refused(tmp_path: Path) -> None:
+    """It was answered with the turns of the first question."""
+    sent: list[str] = []
+
+    @tool(effects=True)
+    def send(to: str) -> None:
+        sent.append(to)
+
+    path, tools = tmp_path / "runs", (send,)
+    run(path, tools, plan([call("send", to="Ann")]))
+    with pytest.raises(JournalError, match=r"'order-1' .* another question: 'Send both.', .*'Send none.'"):
+        run(path, tools, plan([]), question="Send none.")
+    run(path, tools, plan([]), name="order-2", question="Send none.")
+    assert sent == ["Ann"]
+    with pytest.raises(JournalError, match="another question: 'Send none.'"):
+        run(path, tools, plan([]), name="order-2")
+
+
+def test_a_run_that_was_recorded_without_its_question_goes_on(tmp_path: Path) -> None:
+    sent: list[str] = []
+
+    @tool(effects=True)
+    def send(to: str) -> None:
+        sent.append(to)
+
+    path = tmp_path / "runs"
+    journal = ToolJournal(path)
+    journal.open()
+    journal.turn(("", "order-1", "1"), [call("send", to="Ann")])
+    journal.close()
+    run(path, (send,), plan([call("send", to="Bob")]))
+    assert sent == ["Ann"]
+    with pytest.raises(JournalError, match="another question"):
+        run(path, (send,), plan([]), question="Send none.")
 
 
 def test_one_process_at_a_time_uses_a_journal(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Agent(Component):
 
     Outputs are the `answer` and the `run`, an `AgentRun` that says how the run ended and has all calls. If
     `run_name` is connected, the run has that name: where the engine of the tools has records, a run of the
-    same name goes on where one before broke off.
+    same name and question goes on where one before broke off; another question is refused.
     """
 
     ports = (Port("question", "text"), Port("run_name", "text", optional=True))
@@ -200,6 +200,7 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref], 
     given = [Arg("calls" if has_effects else "call", calls, each=not has_effects)]
     given += [Arg(_name(place), ref) for place, ref in enumerate(known) if place > 0]
     named = () if run is None else (Arg("run_name", run),)
+    asked = (Arg("question", known[0]),) if named and has_effects else ()  # recorded with the run's turns
     config = {
         "result": "list[any]" if has_effects else "any",
         "max_chars": settings["max_results_chars"],
@@ -209,7 +210,7 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref], 
     results = build.add(
         "results",
         "call",
-        (*given, *named),
+        (*given, *named, *asked),
         engine=str(settings["tools_engine"]),
         config={**config, "effects": True} if has_effects else config,
         hints=() if has_effects else ("batchable",),

@@ -14,7 +14,7 @@ from stretto.engines.batch.python_results import result_text
 from stretto.engines.batch.timed_calls import TimedCalls, TookTooLong
 from stretto.engines.contract import BatchEngine
 from stretto.llm.output.tool_calls import WrittenCall, read_answer, read_tool_call
-from stretto.model.errors import BadReply
+from stretto.model.errors import BadReply, JournalError
 from stretto.model.foreign import described, raised
 from stretto.model.tasks import Task
 from stretto.model.tools import BadArguments, Tool, ToolOutcome, ToolResult
@@ -34,8 +34,16 @@ class TurnRecords(Protocol):
     def close(self) -> None:
         """End the use."""
 
-    def turn(self, run: tuple[str, ...], calls: Sequence[str]) -> list[str]:
-        """Return the calls of a turn: those that are recorded, or else `calls`, which are recorded now."""
+    def turn(self, run: tuple[str, ...], calls: Sequence[str], question: str | None) -> list[str]:
+        """Return the calls of a turn: those that are recorded, or else `calls`, which are recorded now.
+
+        Args:
+            run: tenant, name of the run, number of the turn.
+            question: what the run is asked, which is the same in all of its turns.
+
+        Raises:
+            JournalError: the run of this name was asked another question.
+        """
         ...
 
     def result(self, run: tuple[str, ...], place: int) -> ToolResult | None:
@@ -71,7 +79,8 @@ class Tools(BatchEngine):
     call, a text like "search: old maps" or a JSON object with a name and arguments. Input `calls` has all
     calls of a turn: those of tools without effects run side by side, the others one after the other in their
     order. Input `run_name` names the run, whose turns are recorded if there are `records`; setting `turn`
-    numbers them. An answer in place of a call is passed on as its text.
+    numbers them, and input `question` is what the run is asked. An answer in place of a call is passed on as
+    its text.
 
     All other inputs are results of earlier turns. The results of a run have at most `max_chars` characters
     together (setting); of what is left each of the `max_calls` calls of a turn gets an equal share.
@@ -110,14 +119,17 @@ class Tools(BatchEngine):
         limit = self._limit(application)
         return self._result(application.require("call", str), partial(self.call, limit))
 
-    def _turn(self, application: OpApplication) -> list[ToolResult | str]:
+    def _turn(self, application: OpApplication) -> list[ToolResult | str] | JournalError:
         calls = application.require("calls", list)
         name, make = application.get("run_name", str), partial(self.call, self._limit(application))
         if self._records is None or not name:
             return self._side_by_side(calls, [make] * len(calls))
         task = application.task
         run = (task.tenant, name, str(setting(task, "turn", int)))
-        calls = self._records.turn(run, calls)
+        try:
+            calls = self._records.turn(run, calls, application.get("question", str))
+        except JournalError as error:  # other tasks of the batch have runs of their own
+            return error
         return self._side_by_side(calls, [_Recorded(make, self._records, run, i) for i in range(len(calls))])
 
     def _limit(self, application: OpApplication) -> int:

@@ -1,9 +1,9 @@
 """The calls of agents' tools in a journal: a run that is started again calls nothing twice.
 
-A run has a name. Of each of its turns the journal has the calls that the LLM wrote, for each call with
-effects that it has begun, and what came of each call. When the run is started again, the LLM is asked again,
-but a turn that is in the journal goes on with the calls that stand there. An effect that had begun and has no
-result is in doubt, and is not repeated.
+A run has a name. The journal has its question, and of each of its turns the calls that the LLM wrote, for
+each call with effects that it has begun, and what came of each call. When the run is started again, the LLM
+is asked again, but a turn that is in the journal goes on with the calls that stand there. An effect that had
+begun and has no result is in doubt, and is not repeated.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from stretto.model.errors import JournalError
@@ -19,7 +20,7 @@ from stretto.model.tools import ToolResult
 from stretto.runtime.journal.file import JournalFile
 from stretto.runtime.journal.lines import JournalEntry, work_hash
 
-_CALLS, _BEGUN, _RESULT = "calls", "begun", "result"
+_ASKED, _CALLS, _BEGUN, _RESULT = "asked", "calls", "begun", "result"
 _WORK = work_hash(["calls of tools"])
 
 
@@ -28,8 +29,8 @@ class ToolJournal:
 
         tools_engine(tools, records=ToolJournal("orders.journal"))
 
-    Nothing but the runs' names tells what belongs together, so a name is used for one question only. What is
-    recorded is on the disk before the run goes on.
+    A tenant uses the name of a run for one question only. What is recorded is on the disk before the run goes
+    on.
 
     Args:
         path: the file, which only its owner may read, and one process at a time may use.
@@ -62,13 +63,16 @@ class ToolJournal:
                 self._file.__exit__(None, None, None)
                 self._file = None
 
-    def turn(self, run: tuple[str, ...], calls: Sequence[str]) -> list[str]:
+    def turn(self, run: tuple[str, ...], calls: Sequence[str], question: str | None = None) -> list[str]:
         """Return the calls of a turn: those that are recorded, or else `calls`, which are recorded now.
 
         Raises:
+            JournalError: the run of this name has another question.
             NotSaved: the disk does not take them.
         """
         with self._lock:
+            if question is not None:
+                self._note_question(run[:-1], question)
             key = (*run, _CALLS)
             if key not in self._known:
                 self._write(key, list(calls))
@@ -108,6 +112,17 @@ class ToolJournal:
         """
         with self._lock:
             self._write((*run, str(place), _RESULT), asdict(result))
+
+    def _note_question(self, run: tuple[str, ...], question: str) -> None:
+        """Record the question of a run, or check it. A run of an earlier version has none: this is taken."""
+        key = (*run, _ASKED)
+        if key not in self._known:
+            self._write(key, question)
+        elif (before := self._known[key]) != question:
+            raise JournalError(
+                f"{self._path}: run_name {run[-1]!r} names a run with another question: {short(before)}, and "
+                f"not {short(question)}; give each question a name of its own"
+            )
 
     def _write(self, key: tuple[str, ...], value: object) -> None:
         if self._file is None:
