@@ -11,7 +11,7 @@ thread or process where it will run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from stretto.cluster.kv_events import KVEvent
@@ -46,6 +46,19 @@ class BatchEngine(Protocol):
     def close(self) -> None:
         """Free the models, files and connections that the engine holds."""
         return
+
+
+@runtime_checkable
+class CheckedConfig(Protocol):
+    """The further method of a configuration whose engine does not run every step of its ops, for example
+    because it has only some functions.
+    """
+
+    def check_step(self, settings: Mapping[str, object]) -> None:
+        """Check, before a query begins, that the engine can run a step with these settings. Raises
+        ConfigError if it cannot.
+        """
+        ...
 
 
 @runtime_checkable

@@ -38,7 +38,7 @@ def check_name(kind: str, name: str, known: Collection[str], gone: Mapping[str, 
     """
     if name in known:
         return
-    there_are = f"there are {', '.join(known)}"
+    there_are = f"there are {', '.join(known) or 'none'}"
     if name in gone:
         raise ConfigError(f"the {kind} {name!r} is gone; the nearest is {gone[name]!r}; {there_are}")
     raise ConfigError(f"there is no {kind} {name!r}{did_you_mean(name, known)}; {there_are}")

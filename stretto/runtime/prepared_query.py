@@ -53,7 +53,7 @@ class Preparation:
     """Prepares queries.
 
     Args:
-        check_engines: checks that there is an engine for each step of a graph. Raises ConfigError.
+        check_engines: checks that there is an engine that can run each step of a graph. Raises ConfigError.
     """
 
     def __init__(

@@ -43,6 +43,7 @@ from stretto.runtime.replica_changes import ReplicaChanges
 from stretto.runtime.running import FirstStarts
 from stretto.runtime.running_queries import RunningQueries
 from stretto.runtime.session import Session
+from stretto.runtime.step_checks import StepChecks
 from stretto.sched.actions import Reply
 from stretto.sched.engine_events import AddInstance
 from stretto.sched.messages import Cancel, EndProgram, Event, Open
@@ -106,7 +107,8 @@ class Runtime:
         self.system = System(given, expand, vocabulary, prompt_space, tenant_weights, learned)
         self.machine = machine
         self.ray_address = ray_address
-        self._preparation = Preparation(self.plan_cache, vocabulary, self.system.engines.check_engines)
+        checks = StepChecks(self.system.engines, given)
+        self._preparation = Preparation(self.plan_cache, vocabulary, checks.check)
         self._changes = ReplicaChanges(self.deployments, self.system.engines, machine, ray_address)
         for deployment in given:
             for replica in deployment.replicas:

@@ -135,7 +135,7 @@ def test_a_name_that_is_used_again_for_another_question_is_refused(tmp_path: Pat
         run(path, tools, plan([]), question="Send none.")
     run(path, tools, plan([]), name="order-2", question="Send none.")
     assert sent == ["Ann"]
-    with pytest.raises(JournalError, match="another question: 'Send none.'"):
+    with pytest.raises(JournalError, match="another question: 'Send none"):
         run(path, tools, plan([]), name="order-2")
 
 

@@ -45,7 +45,10 @@ _LIMITS = (
     "engine",
     "tools_engine",
 )
-_SETTINGS = ("introduction", "offer", "last_offer", "schema", "schema_if_able", "has_effects", *_LIMITS)
+_SETTINGS = (
+    *("introduction", "tools", "offer", "last_offer", "schema", "schema_if_able", "has_effects"),
+    *_LIMITS,
+)
 
 
 class Agent(Component):
@@ -134,6 +137,7 @@ def _settings(config: Agent.Config) -> Mapping[str, object]:
     in_words = config.constrained is True  # servers do not hold calls of their own form to a schema
     return {
         "introduction": "\n".join([config.instructions, "Tools:", *lines]),
+        "tools": " ".join(tool.name for tool in config.tools),
         "offer": "" if in_words else offer.to_json(),
         "last_offer": "" if in_words else last.to_json(),
         "schema": "" if config.constrained is False else turn_schema(config.tools, config.max_calls),
@@ -206,6 +210,7 @@ def _add_turn(build: Builder, settings: Mapping[str, object], known: list[Ref], 
         "max_chars": settings["max_results_chars"],
         "max_calls": settings["max_calls"],
         "turn": len(known),
+        "tools": settings["tools"],
     }
     results = build.add(
         "results",

@@ -10,6 +10,7 @@ from stretto.engines.batch.applications import OpApplication, answer_batch, sett
 from stretto.engines.batch.python_results import Awaiter
 from stretto.model.errors import ConfigError, EngineFailure
 from stretto.model.foreign import described, raised
+from stretto.model.nearest_name import check_name
 from stretto.model.tasks import Task
 
 
@@ -18,6 +19,10 @@ class CallsConfig:
     """Configuration of `Calls`: the Python functions that apps may call, by name."""
 
     functions: Mapping[str, Callable[..., object]] = field(default_factory=dict)
+
+    def check_step(self, settings: Mapping[str, object]) -> None:
+        """Check that there is the function that a step calls. Raises ConfigError."""
+        check_name("function", str(settings.get("function")), self.functions, {})
 
 
 class Calls:

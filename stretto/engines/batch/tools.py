@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from stretto.engines.contract import BatchEngine
 from stretto.llm.output.tool_calls import WrittenCall, read_answer, read_tool_call
 from stretto.model.errors import BadReply, JournalError
 from stretto.model.foreign import described, raised
+from stretto.model.nearest_name import check_name
 from stretto.model.tasks import Task
 from stretto.model.tools import BadArguments, Tool, ToolOutcome, ToolResult
 from stretto.model.values import whole_characters
@@ -70,6 +71,12 @@ class ToolsConfig:
     tools: tuple[Tool, ...] = ()
     max_chars: int = 4000
     records: TurnRecords | None = None
+
+    def check_step(self, settings: Mapping[str, object]) -> None:
+        """Check that there are all tools that an agent's LLM is told of. Raises ConfigError."""
+        names = [tool.name for tool in self.tools]
+        for name in str(settings.get("tools", "")).split():
+            check_name("tool", name, names, {})
 
 
 class Tools(BatchEngine):
