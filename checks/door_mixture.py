@@ -1,12 +1,16 @@
-"""Does one door serve a mixture of unmodified programs, and are their answers those of a single server?
+"""Does one door serve a mixture of unmodified programs, with the answers of a single server, and how fast?
 
-    python -m checks.door_mixture [--workers N]
+    python -m checks.door_mixture [--servers N] [--arms] [--seeds N] [--json FILE]
 
 Chats of the client `openai`, retrieval by LangGraph, agents of the OpenAI Agents SDK with a tool, and offline
-work of Stretto's library run at the same time against `stretto serve` before emulated servers, and then one
-after the other against one such server alone. Emulated servers answer a prompt with the same text wherever it
-runs, so that all answers must be equal. Prints the seconds of each program, and which answers differ. Exit
-code 1 if one does, or if a program fails.
+work of Stretto's library come to `stretto serve` before emulated servers. Offline work comes at once, all
+else within seconds. Emulated servers answer a prompt with the same text wherever it runs, so that all answers
+must equal those of one such server alone. With `--arms`, `stretto route` and the routers by others that are
+installed (`make router-env`) get the same mixture by turns, at a load under which servers are busy.
+
+Prints for each arm and kind of program the mean and the 95th percentile of their seconds, and the mean
+slowdown: the seconds over those of such programs on an idle server. Exit code 1 if an answer differs or a
+program fails.
 
 Clients run in the environments of `checks/openai_clients_check.py`.
 """
@@ -19,171 +23,172 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+from urllib.request import urlopen
 
+from benchmarks.door.arms import Arm, arms, before
+from benchmarks.report import commit
+from checks.mixture_programs import HEAD, KINDS, REPLIES, Kind
 from checks.openai_clients_check import EXAMPLES, LIMIT_S, install, running
+from stretto.trace.summary import quantile
 
 _MODEL = "llama-2-7b"
-_REPLIES = (
-    {"when": "How is the weather", "tool_calls": [{"name": "weather", "arguments": {"city": "Oslo"}}]},
-    {"when": "rain in", "content": "It rains."},
-)
-_HEAD = """
-import asyncio, json, sys
-url, model = sys.argv[1] + "/v1", sys.argv[2]
-"""
-_CHATS = """
-from openai import AsyncOpenAI
-
-async def talk(client, number):
-    messages = []
-    for turn in range(3):
-        messages.append({"role": "user", "content": f"Chat {number}, turn {turn}: go on."})
-        asked = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 40}
-        pieces = await client.chat.completions.create(stream=True, **asked)
-        said = "".join([one.choices[0].delta.content or "" async for one in pieces if one.choices])
-        messages.append({"role": "assistant", "content": said})
-    return [one["content"] for one in messages]
-
-async def main():
-    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600) as client:
-        print(json.dumps(await asyncio.gather(*(talk(client, number) for number in range(24)))))
-
-asyncio.run(main())
-"""
-_RETRIEVAL = """
-from typing import TypedDict
-from langchain_openai import ChatOpenAI
-from langgraph.graph import END, START, StateGraph
-
-settings = {"temperature": 0, "max_tokens": 48, "max_retries": 0, "timeout": 600}
-llm = ChatOpenAI(base_url=url, api_key="none", model=model, **settings)
-words = "ship inn squire island".split()
-pages = [f"Page {number} tells of {word}. " * 30 for number, word in enumerate(words)]
-
-class State(TypedDict):
-    question: str
-    context: str
-    answer: str
-
-async def generate(state):
-    asked = "Context: " + state["context"] + "\\nQuestion: " + state["question"]
-    return {"answer": (await llm.ainvoke(asked)).content}
-
-def retrieve(state):
-    asked = state["question"].split()
-    return {"context": "".join(page for page in pages if any(word in page for word in asked))}
-
-graph = StateGraph(State).add_node(retrieve).add_node(generate)
-graph = graph.add_edge(START, "retrieve").add_edge("retrieve", "generate").add_edge("generate", END).compile()
-
-async def main():
-    asked = [f"What of the {word}, {number}?" for number in range(6) for word in ("ship", "inn", "squire")]
-    print(json.dumps([one["answer"] for one in await graph.abatch([{"question": one} for one in asked])]))
-
-asyncio.run(main())
-"""
-_AGENTS = """
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner
-from agents import function_tool, set_tracing_disabled
-from openai import AsyncOpenAI
-
-set_tracing_disabled(True)
-client = AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600)
-
-def weather(city: str) -> str:
-    '''The weather in a city.'''
-    return "rain in " + city
-
-async def run(kind, number):
-    settings = ModelSettings(temperature=0, max_tokens=64)
-    tools, instructions = [function_tool(weather)], f"You are agent {number}."
-    about = {"name": "a", "instructions": instructions, "model_settings": settings, "tools": tools}
-    agent = Agent(model=kind(model, client), **about)
-    found = await Runner.run(agent, "How is the weather in Oslo?")
-    return [found.final_output, len(found.new_items)]
-
-async def main():
-    kinds = (OpenAIChatCompletionsModel, OpenAIResponsesModel)
-    print(json.dumps(await asyncio.gather(*(run(kind, number) for number in range(8) for kind in kinds))))
-
-asyncio.run(main())
-"""
-_BATCH = """
-from stretto import Input, Runtime, Template
-from stretto.components import LLMCall
-from stretto.engines import llm_engine
-
-call = LLMCall(prompt="{text}", text=Input("text", "text"), max_tokens=32)
-app = Template("batch", call, {"answer": call["text"]})
-
-async def main():
-    async with Runtime([llm_engine(sys.argv[1], api="chat", model=model)]) as runtime:
-        asked = [{"text": f"Line {number} of a batch."} for number in range(40)]
-        found = await asyncio.gather(*(runtime.run(app, one, objective="offline") for one in asked))
-    print(json.dumps([one["answer"] for one in found]))
-
-asyncio.run(main())
-"""
-_PROGRAMS: Mapping[str, tuple[str, str]] = {
-    "chats": ("openai", _CHATS),
-    "retrieval": ("langgraph", _RETRIEVAL),
-    "agents": ("openai-agents", _AGENTS),
-    "batch": ("", _BATCH),
-}
-"""Programs by name, each with the client whose environment it runs in; "" is this one's."""
+_SERVE = "stretto serve"
+_MAX_LAG = 0.05
 
 
-def run(name: str, url: str, work: Path) -> tuple[object, float]:
-    """Run a program against a server; return its answers and seconds. Raises SystemExit if it fails."""
-    client, program = _PROGRAMS[name]
-    python = str(install(client, EXAMPLES[client].packages)) if client else sys.executable
+@dataclass(frozen=True)
+class Load:
+    """How many programs come, and within how many seconds those that are not offline do.
+
+    Attributes:
+        agents: number of agents; there are as many of each other kind as its weight says.
+    """
+
+    agents: int
+    within_s: float
+    seed: int
+
+    def words(self, kind: Kind) -> list[str]:
+        """Return the arguments of the programs of a kind."""
+        return [str(self.agents * kind.weight), str(self.within_s), str(self.seed)]
+
+
+_ALONE = ["5", "10", "0"]
+"""Arguments of a few programs that hardly meet."""
+
+
+def run(name: str, url: str, words: Sequence[str], work: Path) -> list[tuple[Any, float]]:
+    """Run the programs of a kind against a server; return each one's answer and seconds.
+
+    Raises:
+        SystemExit: one fails.
+    """
+    kind = KINDS[name]
+    python = str(install(kind.client, EXAMPLES[kind.client].packages)) if kind.client else sys.executable
     path = work / f"program_{name}.py"
-    path.write_text(_HEAD + program, "utf-8")
+    path.write_text(HEAD + kind.program, "utf-8")
     variables = {one: value for one, value in os.environ.items() if not one.startswith("PYTHON")}
-    if not client:
+    if not kind.client:
         variables["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
-    begin_s = time.monotonic()
-    command = [python, str(path), url, _MODEL]
+    command = [python, str(path), url, _MODEL, *words]
     ended = subprocess.run(
         command, cwd=work, env=variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     if ended.returncode:
         raise SystemExit(f"{name} has failed:\n{ended.stderr}")
-    return json.loads(ended.stdout.splitlines()[-1]), time.monotonic() - begin_s
+    return [(answer, seconds) for answer, seconds in json.loads(ended.stdout.splitlines()[-1])]
+
+
+class Mixture:
+    """Runs of the same programs, on servers that are new for each.
+
+    Args:
+        work: folder for what servers and programs are given.
+    """
+
+    def __init__(self, num_servers: int, work: Path) -> None:
+        self._num_servers = num_servers
+        self._work = work
+        (work / "replies.json").write_text(json.dumps(REPLIES), "utf-8")
+        with self._servers(1) as (url,):
+            self._alone_s = {
+                name: median(spent_s for _, spent_s in run(name, url, _ALONE, work)) for name in KINDS
+            }
+
+    def expected(self, load: Load) -> dict[str, list[Any]]:
+        """Return the answers of one server, kind after kind."""
+        with self._servers(1) as (url,):
+            return {
+                name: [answer for answer, _ in run(name, url, load.words(kind), self._work)]
+                for name, kind in KINDS.items()
+            }
+
+    def measured(self, arm: Arm | None, load: Load, expected: Mapping[str, list[Any]]) -> dict[str, Any]:
+        """Run all kinds at once before servers of their own; return figures by kind, and the servers' lag.
+
+        Args:
+            arm: router before the servers; None for `stretto serve`.
+        """
+        with ExitStack() as stack:
+            urls = stack.enter_context(self._servers(self._num_servers))
+            if arm is None:
+                workers = [word for url in urls for word in ("--worker", url)]
+                door = stack.enter_context(running("serve", "--port", "0", *workers))
+            else:
+                (door,) = stack.enter_context(before(arm, urls))
+            with ThreadPoolExecutor(len(KINDS)) as threads:
+                ends = threads.map(lambda name: run(name, door, load.words(KINDS[name]), self._work), KINDS)
+                found = dict(zip(KINDS, ends, strict=True))
+            lag = max(map(_lag, urls))
+        return {"lag": lag, **{name: self._figures(name, ends, expected) for name, ends in found.items()}}
+
+    def _figures(
+        self, name: str, ends: Sequence[tuple[Any, float]], expected: Mapping[str, list[Any]]
+    ) -> dict[str, float]:
+        seconds = sorted(spent_s for _, spent_s in ends)
+        return {
+            "answers": len(ends),
+            "apart": sum(one != other for (one, _), other in zip(ends, expected[name], strict=True)),
+            "mean_s": fmean(seconds),
+            "p95_s": quantile(seconds, 0.95),
+            "slowdown": fmean(seconds) / self._alone_s[name],
+        }
+
+    @contextmanager
+    def _servers(self, number: int) -> Iterator[list[str]]:
+        settings = ("--loading-s", "0", "--port", "0", "--replies", str(self._work / "replies.json"))
+        with ExitStack() as stack:
+            emulate = ("emulate", "--model", _MODEL, *settings)
+            yield [stack.enter_context(running(*emulate)).rstrip("/") for _ in range(number)]
+
+
+def _lag(url: str) -> float:
+    """Return the lateness of an emulated server, as a share of the time that it has waited."""
+    with urlopen(f"{url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    late_s, waited_s = (
+        sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"stretto_emulate:{name}_s"))
+        for name in ("late", "waited")
+    )
+    return late_s / max(1e-9, waited_s)
 
 
 def main() -> int:
-    """Run the mixture at the door, then each program at one server alone; return the exit code."""
+    """Run the mixture at each arm and compare; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--workers", type=int, default=3, help="number of emulated servers behind the door")
+    parser.add_argument("--servers", type=int, default=3, help="number of emulated servers behind the door")
+    parser.add_argument("--arms", action="store_true", help="routers beside `stretto serve`, and more load")
+    parser.add_argument("--seeds", type=int, default=1, help="number of draws")
+    parser.add_argument("--json", type=Path, help="file for all figures")
     given = parser.parse_args()
-    num_apart = 0
-    with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stretto-mixture-")))
-        (work / "replies.json").write_text(json.dumps(_REPLIES), "utf-8")
-        settings = ("--loading-s", "0", "--port", "0", "--replies", str(work / "replies.json"))
-        emulate = ("emulate", "--model", _MODEL, *settings)
-        urls = [stack.enter_context(running(*emulate)) for _ in range(given.workers)]
-        workers = [word for url in urls for word in ("--worker", url)]
-        door = stack.enter_context(running("serve", "--port", "0", *workers))
-        with ThreadPoolExecutor(len(_PROGRAMS)) as threads:
-            together = dict(
-                zip(_PROGRAMS, threads.map(lambda name: run(name, door, work), _PROGRAMS), strict=True)
-            )
-        alone = stack.enter_context(running(*emulate))
-        for name, (answers, seconds) in together.items():
-            expected, alone_s = run(name, alone, work)
-            assert isinstance(answers, list)
-            assert isinstance(expected, list)
-            apart = sum(one != other for one, other in zip(answers, expected, strict=True))
-            num_apart += apart
-            times = f"{seconds:.1f} s together, {alone_s:.1f} s alone"
-            print(f"{name}: {len(answers)} answers, {apart} apart; {times}", flush=True)
+    compared: list[Arm | None] = [None]
+    if given.arms:
+        compared += [arm for arm in arms(()) if arm.router is not None and not arm.with_ids]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="stretto-mixture-") as folder:
+        mixture = Mixture(given.servers, Path(folder))
+        for seed in range(given.seeds):
+            load = Load(24, 30.0, seed) if given.arms else Load(6, 3.0, seed)
+            expected = mixture.expected(load)
+            for arm in compared:
+                name = _SERVE if arm is None else arm.name
+                row = mixture.measured(arm, load, expected)
+                rows.append({"arm": name, "seed": seed, **row})
+                late = f", lag {row['lag']:.1%}: does not count" if row["lag"] > _MAX_LAG else ""
+                print(f"{name}, draw {seed}{late}")
+                for kind in KINDS:
+                    print(f"  {kind}: {', '.join(f'{key} {value:.3g}' for key, value in row[kind].items())}")
+    if given.json is not None:
+        found = {"name": "door_mixture", "commit": commit(), "origin": "measured", "rows": rows}
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    num_apart: int = sum(row[kind]["apart"] for row in rows for kind in KINDS)
     return min(1, num_apart)
 
 
