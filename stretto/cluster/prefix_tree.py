@@ -110,7 +110,10 @@ class PrefixTree:
                 self.num_blocks += num_blocks
                 cache.num_blocks += num_blocks
             used[run] = now_s
-            run.uses = 1.0 + run.recent_uses(now_s, self.rate_s)
+            if run.uses:
+                run.uses = 1.0 + run.recent_uses(now_s, self.rate_s)
+            else:
+                run.uses = 1.0  # one object for most runs
             run.used_s = now_s
         if cache.num_blocks > cache.capacity:
             self.evict(instance, math.ceil(cache.num_blocks - cache.capacity))

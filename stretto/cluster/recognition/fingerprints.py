@@ -1,8 +1,8 @@
 """Fingerprints of prompts and answers: keys by which it is found that a prompt begins with another one and
 its answer. That a text stands inside another one is found by its anchors (`anchors.py`).
 
-A *key* is a number of 64 bits that depends on the tenant: the chained hash of all turns, or of all blocks of
-a text, up to a point. Two prompts with the same one begin alike.
+A *key* is a number of 60 bits that depends on the tenant: the chained hash of all turns, or of all blocks of
+a text, up to a point. Two prompts with the same one begin alike. (Python stores 64 bits in 16 bytes more.)
 
 Texts are hashed by Python's own hash, which is keyed by a secret of the process (SipHash). So nobody can make
 two texts with equal keys, and hashing a short text takes a tenth of the time of `hashlib.blake2b`. A
@@ -20,15 +20,17 @@ from stretto.cluster.recognition.anchors import NO_ANCHORS, Anchors, anchors_of,
 Key: TypeAlias = int
 Turn: TypeAlias = tuple[str, str]
 """One turn of a prompt: who speaks, and what. Answers of the model are by `MODEL`."""
-Tail: TypeAlias = tuple[Key, int]
-"""The place of an end behind a block of a text: the block's key, and the number of characters behind it."""
+Tail: TypeAlias = int
+"""The place of an end behind a block of a text: the block's key times `TAIL`, and the number of characters
+behind it. It is 0 for the end of a prompt that consists of turns."""
 Tails: TypeAlias = Mapping[Key, Mapping[int, int]]
 """How many ends are known behind a block, by the number of characters between."""
 
+KEY = 2**60 - 1
 MODEL = "assistant"
 HEAD = 512
 """Characters of an answer by which it is told from others."""
-_BLOCK = 1024
+_BLOCK = TAIL = 1024
 """Characters of a block of a prompt that is one text."""
 MOST_TURNS = 5000
 """Turns of a prompt; nothing is made of a longer one, as looking for its programs takes milliseconds."""
@@ -44,12 +46,12 @@ class ChatPrint:
     """Fingerprint of a prompt that consists of turns."""
 
     def __init__(self, tenant: str, turns: Sequence[Turn]) -> None:
-        key = hash((tenant, "turns"))
+        key = hash((tenant, "turns")) & KEY
         self._points: list[Key] = []
         for place, turn in enumerate(turns):
             if place and turn[0] == MODEL:
                 self._points += (key, _answered(key, turn[1]))
-            key = hash((key, turn))
+            key = hash((key, turn)) & KEY
         self.end = PromptEnding(key)
         self._tenant = tenant
         self._turns = turns
@@ -98,10 +100,10 @@ class TextPrint:
     """Fingerprint of a prompt that is one text."""
 
     def __init__(self, tenant: str, text: str) -> None:
-        key = hash((tenant, "text"))
+        key = hash((tenant, "text")) & KEY
         self._blocks = [key]
         for begin in range(0, len(text) - _BLOCK + 1, _BLOCK):
-            key = hash((key, text[begin : begin + _BLOCK]))
+            key = hash((key, text[begin : begin + _BLOCK])) & KEY
             self._blocks.append(key)
         self.end = PromptEnding(key, text[_BLOCK * (len(self._blocks) - 1) :])
         self.task = text
@@ -123,7 +125,7 @@ class TextPrint:
             for length in sorted(lengths, reverse=True):
                 if begin + length < len(self.task) and num_tried < _MOST_POINTS:
                     num_tried += 1
-                    yield hash((block, self.task[begin : begin + length]))
+                    yield hash((block, self.task[begin : begin + length])) & KEY
 
     @cached_property
     def data(self) -> bytes:
@@ -154,17 +156,17 @@ class PromptEnding:
 
     Attributes:
         key: key of the whole prompt.
-        tail: (block, length) by which `TextPrint.points` finds it; None for a prompt that consists of turns.
+        tail: place of the end, by which `TextPrint.points` finds it.
     """
 
     __slots__ = ("_block", "_rest", "key", "tail")
 
     def __init__(self, key: Key, rest: str | None = None) -> None:
         self._block, self._rest = key, rest
-        self.tail: Tail | None = None
+        self.tail: Tail = 0
         self.key = key
         if rest is not None:
-            self.tail, self.key = (key, len(rest)), hash((key, rest))
+            self.tail, self.key = key * TAIL + len(rest), hash((key, rest)) & KEY
 
     def answered(self, text: str) -> PromptEnding:
         """Return the end of the prompt with the head of its answer."""
@@ -172,9 +174,9 @@ class PromptEnding:
             return PromptEnding(_answered(self.key, text))
         block, rest = self._block, self._rest + text[:HEAD]
         while len(rest) >= _BLOCK:
-            block, rest = hash((block, rest[:_BLOCK])), rest[_BLOCK:]
+            block, rest = hash((block, rest[:_BLOCK])) & KEY, rest[_BLOCK:]
         return PromptEnding(block, rest)
 
 
 def _answered(key: Key, text: str) -> Key:
-    return hash((key, MODEL, text[:HEAD]))
+    return hash((key, MODEL, text[:HEAD])) & KEY

@@ -93,4 +93,4 @@ class ProgramKeys:
         for key, found in self._by_key.items():
             programs = found if isinstance(found, list) else [found]
             assert 1 <= len(programs) <= _MOST_SHARED
-            assert all(key in one.keys() and one in one.tenant.programs for one in programs)  # noqa: SIM118
+            assert all(key in one.keys() and one in one.tenant for one in programs)  # noqa: SIM118

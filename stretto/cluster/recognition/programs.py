@@ -6,12 +6,13 @@ A tenant that has more than others gives way first. So a client that invents pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from random import Random
 
 from stretto.cluster.recognition.anchors import WHOLE, Anchors, KnownAnchors, Piece
-from stretto.cluster.recognition.fingerprints import Key, PromptEnding, Tail
+from stretto.cluster.recognition.fingerprints import TAIL, Key, PromptEnding, Tail
 from stretto.cluster.recognition.program_keys import ProgramKeys, TenantWeights
-from stretto.cluster.recognition.recognised_program import RecognisedProgram, TenantPrograms
+from stretto.cluster.recognition.recognised_program import End, RecognisedProgram, TenantPrograms
 
 _MOST_OPEN, _MOST_PASSED, _MOST_TEXTS, _MOST_LINES, _MOST_NAMES = 32, 4, 12, 8, 8
 _MOST_FOUND = 64
@@ -43,14 +44,14 @@ class Programs:
         self._tenants: dict[str, TenantPrograms] = {}
         self._anchors = KnownAnchors(8 * most)
         self._most_weight = 9 * most
-        self._num_added = 0
+        self._num_added = self._num = 0
 
     def __len__(self) -> int:
-        return sum(len(tenant.programs) for tenant in self._tenants.values())
+        return self._num
 
     def __iter__(self) -> Iterator[RecognisedProgram]:
         for tenant in self._tenants.values():
-            yield from tenant.programs
+            yield from tenant
 
     def is_worth_search(self, tenant_name: str) -> bool:
         """Return whether a prompt of a tenant is to be searched for answers of its programs. Where all
@@ -77,29 +78,30 @@ class Programs:
         if tenant is None:
             tenant = self._tenants[tenant_name] = TenantPrograms(tenant_name)
         self._num_added += 1
+        self._num += 1
         program = RecognisedProgram(self._num_added, tenant, leans_on)
-        tenant.programs[program] = None
+        tenant.add(program)
         self._weights.add(tenant, 1)
         return program
 
     def use(self, program: RecognisedProgram) -> None:
         """Note that a program is used now."""
-        programs = program.tenant.programs
-        del programs[program]
-        programs[program] = None
+        program.tenant.remove(program)
+        program.tenant.add(program)
 
     def forget(self, program: RecognisedProgram) -> None:
         """Forget a program."""
         for key in list(program.keys()):
             self.keys.unlink(key, program)
-        for _, tail in program.tails:
-            _drop_tail(self.tails, tail)
+        for tail in program.tails():
+            self._drop_tail(tail)
         for piece in program.pieces:
             self._anchors.discard(piece[1])
         tenant = program.tenant
-        del tenant.programs[program]
+        tenant.remove(program)
+        self._num -= 1
         self._weights.add(tenant, -1)
-        if not tenant.programs:
+        if tenant.oldest is None:
             self._weights.forget(tenant)
             del self._tenants[tenant.name]
 
@@ -108,7 +110,8 @@ class Programs:
         num_running = 0
         while self._weights.weight > self._most_weight and num_running < len(self._tenants) + 64:
             tenant = self._weights.heaviest()
-            program = next(iter(tenant.programs))
+            program = tenant.oldest
+            assert program is not None
             if program.num_running:
                 num_running += 1
                 self.use(program)
@@ -133,37 +136,36 @@ class Programs:
         end = plain if answered is None else answered
         if program.open_end(end.key) is not None:
             return
-        pair = end.key, plain.key if end.tail is None else end.key
-        program.open = (*program.open, pair)
-        for key in dict.fromkeys(pair):
-            self.keys.link(key, program)
-        if end.tail is not None and all(key != end.key for key, _ in program.tails):
-            program.tails = (*program.tails, (end.key, end.tail))
-            lengths = self.tails.setdefault(end.tail[0], {})
-            lengths[end.tail[1]] = lengths.get(end.tail[1], 0) + 1
-        if len(program.open) > _MOST_OPEN:
-            self.go_past(program, program.open[0])
-
-    def go_past(self, program: RecognisedProgram, end: tuple[Key, Key]) -> None:
-        """Note that a later prompt goes on from an end of a program."""
-        program.open = tuple(one for one in program.open if one is not end)
-        for one in dict.fromkeys(end):
-            self.keys.unlink(one, program)
-        self.passes(program, end[0])
-
-    def passes(self, program: RecognisedProgram, key: Key) -> None:
-        """Let a key lead to a program that a prompt may go on from at any time."""
-        program.passed = (*program.passed, key)
+        key, other = end.key, end.key if end.tail else plain.key
+        program.open = (*program.open, key, other, end.tail)
         self.keys.link(key, program)
-        if len(program.passed) > _MOST_PASSED:
-            gone = program.passed[1]
-            program.passed = (program.passed[0], *program.passed[2:])
+        if other != key:
+            self.keys.link(other, program)
+        if end.tail:
+            block, length = divmod(end.tail, TAIL)
+            lengths = self.tails.setdefault(block, {})
+            lengths[length] = lengths.get(length, 0) + 1
+        if len(program.open) > 3 * _MOST_OPEN:
+            self.go_past(program, program.open[:3])
+
+    def go_past(self, program: RecognisedProgram, end: End) -> None:
+        """Note that a later prompt goes on from an end of a program."""
+        key, other, tail = end
+        program.open = tuple(chain.from_iterable(one for one in program.ends() if one != end))
+        self.keys.unlink(key, program)
+        if other != key:
+            self.keys.unlink(other, program)
+        self.passes(program, key, tail)
+
+    def passes(self, program: RecognisedProgram, key: Key, tail: Tail = 0) -> None:
+        """Let a key lead to a program that a prompt may go on from at any time."""
+        program.passed = (*program.passed, key, tail)
+        self.keys.link(key, program)
+        if len(program.passed) > 2 * _MOST_PASSED:
+            gone, tail = program.passed[2:4]
+            program.passed = (*program.passed[:2], *program.passed[4:])
             self.keys.unlink(gone, program)
-            if gone not in program.passed and program.open_end(gone) is None:
-                for one, tail in program.tails:
-                    if one == gone:
-                        _drop_tail(self.tails, tail)
-                program.tails = tuple(one for one in program.tails if one[0] != gone)
+            self._drop_tail(tail)
 
     def generated(self, program: RecognisedProgram, piece: Piece) -> None:
         """Note a text that a program generated."""
@@ -187,20 +189,24 @@ class Programs:
         tails: dict[Key, dict[int, int]] = {}
         for name, tenant in self._tenants.items():
             assert tenant.name == name
-            assert tenant.programs
-            assert tenant.weight == sum(1 + len(list(one.keys())) for one in tenant.programs)
-            for _, (block, length) in (tail for one in tenant.programs for tail in one.tails):
+            assert tenant.oldest is not None
+            assert tenant.weight == sum(1 + len(list(one.keys())) for one in tenant)
+            for tail in (tail for one in tenant for tail in one.tails() if tail):
+                block, length = divmod(tail, TAIL)
                 lengths = tails.setdefault(block, {})
                 lengths[length] = lengths.get(length, 0) + 1
         assert tails == self.tails
+        assert self._num == len(list(self))
         self._weights.check_invariants(self._tenants.values())
         self.keys.check_invariants()
 
-
-def _drop_tail(tails: dict[Key, dict[int, int]], tail: Tail) -> None:
-    lengths = tails[tail[0]]
-    lengths[tail[1]] -= 1
-    if not lengths[tail[1]]:
-        del lengths[tail[1]]
-        if not lengths:
-            del tails[tail[0]]
+    def _drop_tail(self, tail: Tail) -> None:
+        if not tail:
+            return
+        block, length = divmod(tail, TAIL)
+        lengths = self.tails[block]
+        lengths[length] -= 1
+        if not lengths[length]:
+            del lengths[length]
+            if not lengths:
+                del self.tails[block]

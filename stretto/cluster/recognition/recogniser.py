@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.cluster.recognition.anchors import WHOLE, anchor_pieces
-from stretto.cluster.recognition.fingerprints import Key, PromptEnding, PromptPrint
+from stretto.cluster.recognition.fingerprints import KEY, Key, PromptEnding, PromptPrint
 from stretto.cluster.recognition.messages import (
     AnswerTexts,
     AskedProgram,
@@ -35,7 +35,7 @@ from stretto.cluster.recognition.messages import (
     Way,
 )
 from stretto.cluster.recognition.programs import Programs
-from stretto.cluster.recognition.recognised_program import RecognisedProgram
+from stretto.cluster.recognition.recognised_program import End, RecognisedProgram
 from stretto.model.record import record
 
 _SURE_ANCHORS = 2
@@ -63,7 +63,7 @@ class _Found:
     program: RecognisedProgram
     confidence: Confidence
     way: Way
-    end: tuple[Key, Key] | None = None
+    end: End | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -274,4 +274,4 @@ def _root(found: _Found | None) -> int:
 
 
 def _key(tenant: str, name: str) -> Key:
-    return hash((tenant, "name", name))
+    return hash((tenant, "name", name)) & KEY
