@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.report import Report
-from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +302,5 @@ def run(name: str, options: BenchmarkOptions | None = None) -> Report:
     Raises:
         ConfigError: there is no such benchmark.
     """
-    if name not in BENCHMARKS:
-        raise ConfigError(f"there is no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+    check_name("benchmark", name, BENCHMARKS)
     return BENCHMARKS[name].run(options or BenchmarkOptions())

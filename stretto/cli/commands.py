@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from stretto import __version__
@@ -54,6 +54,13 @@ stretto ask --questions questions.jsonl --docs books/ --collection books --json"
 }
 
 
+class _Command(TyperCommand):
+    """A command whose help shows no value beside options that take none."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_values(super().get_params(ctx))
+
+
 class _Commands(TyperGroup):
     """The group of all commands. A command is imported and built when it is looked up."""
 
@@ -68,8 +75,19 @@ class _Commands(TyperGroup):
         module, function = _FUNCTIONS[cmd_name]
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         command = as_command(getattr(import_module(module), function))
-        alone.command(cmd_name, epilog=_EPILOGS.get(cmd_name))(command)
+        alone.command(cmd_name, cls=_Command, epilog=_EPILOGS.get(cmd_name))(command)
         return get_command(alone)
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_values(super().get_params(ctx))
+
+
+def _without_values(parameters: list[Any]) -> list[Any]:
+    """Return parameters, of which those that are switches show no value in the help."""
+    for one in parameters:
+        if getattr(one, "is_flag", False):
+            one.metavar = ""
+    return parameters
 
 
 app = typer.Typer(

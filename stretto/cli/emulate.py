@@ -55,10 +55,18 @@ class EmulateOptions:
             metavar="NAME|FILE.json",
         ),
     ] = "A100-80G"
-    replicas: Annotated[int, typer.Option("--replicas", help="Number of servers.", min=1, max=1024)] = 1
+    replicas: Annotated[
+        int, typer.Option("--replicas", help="Number of servers.", min=1, max=1024, metavar="NUMBER")
+    ] = 1
     tensor_parallel: Annotated[
         int,
-        typer.Option("--tensor-parallel", "--tensor-parallel-size", help="Devices of each server.", min=1),
+        typer.Option(
+            "--tensor-parallel",
+            "--tensor-parallel-size",
+            help="Devices of each server.",
+            min=1,
+            metavar="NUMBER",
+        ),
     ] = 1
     fleet: Annotated[
         Path | None,
@@ -68,16 +76,25 @@ class EmulateOptions:
             metavar="FILE",
         ),
     ] = None
-    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1"
+    host: Annotated[str, typer.Option("--host", help="Address to listen at.", metavar="ADDRESS")] = (
+        "127.0.0.1"
+    )
     port: Annotated[
-        int, typer.Option("--port", help="Port of the first server; the others follow.", min=0, max=65535)
+        int,
+        typer.Option(
+            "--port", help="Port of the first server; the others follow.", min=0, max=65535, metavar="NUMBER"
+        ),
     ] = 8001
     processes: Annotated[bool, typer.Option("--processes", help="Give each server a process of its own.")] = (
         False
     )
     speed: Annotated[
         float,
-        typer.Option("--speed", help="Emulated seconds per real second; 0.1 gives a slow machine more time."),
+        typer.Option(
+            "--speed",
+            help="Emulated seconds per real second; 0.1 gives a slow machine more time.",
+            metavar="NUMBER",
+        ),
     ] = 1.0
     loading_s: Annotated[
         float | None,
@@ -117,7 +134,7 @@ class EmulateOptions:
         str | None,
         typer.Option(
             "--tokenizer",
-            help="Directory with the model's tokenizer. Default: a token is four characters.",
+            help="Folder with the model's tokenizer. Default: a token is four characters.",
             metavar="DIR",
         ),
     ] = None
@@ -133,18 +150,33 @@ class EmulateOptions:
         str | None, typer.Option("--served-model-name", help="Name of the model in requests.", metavar="NAME")
     ] = None
     max_sequences: Annotated[
-        int, typer.Option("--max-num-seqs", help="Largest number of sequences that run at once.")
+        int,
+        typer.Option(
+            "--max-num-seqs", help="Largest number of sequences that run at once.", metavar="NUMBER"
+        ),
     ] = 256
     max_batch_tokens: Annotated[
-        int, typer.Option("--max-num-batched-tokens", help="Largest number of tokens of a step.")
+        int,
+        typer.Option(
+            "--max-num-batched-tokens", help="Largest number of tokens of a step.", metavar="NUMBER"
+        ),
     ] = 2048
-    block_tokens: Annotated[int, typer.Option("--block-size", help="Tokens of a KV block.")] = 16
+    block_tokens: Annotated[
+        int, typer.Option("--block-size", help="Tokens of a KV block.", metavar="NUMBER")
+    ] = 16
     max_context_tokens: Annotated[
         int | None,
-        typer.Option("--max-model-len", help="Longest prompt and answer together. Default: the model's."),
+        typer.Option(
+            "--max-model-len",
+            help="Longest prompt and answer together. Default: the model's.",
+            metavar="TOKENS",
+        ),
     ] = None
     memory_share: Annotated[
-        float, typer.Option("--gpu-memory-utilization", help="Share of the devices' memory that is used.")
+        float,
+        typer.Option(
+            "--gpu-memory-utilization", help="Share of the devices' memory that is used.", metavar="SHARE"
+        ),
     ] = 0.9
     scheduling: Annotated[
         Scheduling, typer.Option("--scheduling-policy", help="Order in which requests are served.")

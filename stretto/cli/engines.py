@@ -127,7 +127,7 @@ def _llm(options: EngineOptions, default: str | None) -> Deployment:
         for name in ("replicas", "runs_in"):
             if getattr(options, name) is not None:
                 raise ConfigError(
-                    f"--{name.replace('_', '-')} is for an --llm that is a directory; {wheres[0]!r} is a "
+                    f"--{name.replace('_', '-')} is for an --llm that is a folder; {wheres[0]!r} is a "
                     "server, whose own settings decide that"
                 )
     replicas: list[Replica] = []

@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 
 from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import check_name
 
 _ACTIONS = ("new", "hash")
 
 
-def keys(action: Annotated[str, typer.Argument(help="new or hash", metavar="ACTION")] = "new") -> None:
+def keys(action: Annotated[str, typer.Argument(help="new or hash.", metavar="ACTION")] = "new") -> None:
     r"""Make an API key for a tenant: print it, and the hash that stands in its \[\[service.tenant]].
 
     With hash, read a key from standard input, and print its hash alone.
     """
     from stretto.service.api_keys import hashed_key, new_key
 
-    if action not in _ACTIONS:
-        raise ConfigError(f"there is no action {action!r}; there are {', '.join(_ACTIONS)}")
+    check_name("action", action, _ACTIONS)
     if action == "new":
         key = new_key()
         print(f"key:  {key}\nhash: {hashed_key(key)}")

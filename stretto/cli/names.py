@@ -29,3 +29,8 @@ RECOVER_S = 2.0
 MODEL = "Llama-2-7b-hf"
 DEVICE = "A100-80G"
 """Model and device on which traces of agents are simulated."""
+HOST = "127.0.0.1"
+SERVICE_PORT = 8700
+ROUTER_PORT = 8080
+MAX_HELD_BYTES = 512_000_000
+"""Bytes that a router holds for all its clients together."""

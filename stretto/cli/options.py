@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from stretto.cli.names import APPS, DTYPES, EMBEDDER, POLICIES, RECOVER_S, SEARCH
+from stretto.cli.names import (
+    APPS,
+    DTYPES,
+    EMBEDDER,
+    HOST,
+    POLICIES,
+    RECOVER_S,
+    ROUTER_PORT,
+    SEARCH,
+    SERVICE_PORT,
+)
 
 MAX_BYTES = 50_000_000
 KEPT_TEXTS = 10_000
@@ -78,7 +88,7 @@ Llms = Annotated[
     tuple[str, ...],
     typer.Option(
         "--llm",
-        help="Directory of a checkpoint, GGUF file, URL of an OpenAI-compatible server, or the name of a "
+        help="Folder of a checkpoint, GGUF file, URL of an OpenAI-compatible server, or the name of a "
         "fetched model. Default: 'smollm2' (stretto models add smollm2). 'stand-in' copies sentences without "
         "a model. Repeatable: all of them answer, and should be the same model. A question waits "
         f"{RECOVER_S:g} s for a server that refuses; in a file with engines, recover_s says how long.",
@@ -108,7 +118,7 @@ Replicas = Annotated[
     int | None,
     typer.Option(
         "--replicas",
-        help="Number of replicas of each --llm that is a directory; repeat --llm for more servers.",
+        help="Number of replicas of each --llm that is a folder; repeat --llm for more servers. Default: 1.",
         metavar="NUMBER",
     ),
 ]
@@ -116,7 +126,7 @@ RunsIn = Annotated[
     str | None,
     typer.Option(
         "--runs-in",
-        help="Place of each replica of an --llm that is a directory: thread (the default) or process.",
+        help="Place of each replica of an --llm that is a folder: thread (the default) or process.",
         metavar="PLACE",
     ),
 ]
@@ -124,7 +134,8 @@ Policy = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help=f"Order in which waiting requests are taken, for the LLM only: {', '.join(POLICIES)}.",
+        help=f"Order in which waiting requests are taken, for the LLM only: {', '.join(POLICIES)}. "
+        f"Default: {POLICIES[0]}.",
         metavar="NAME",
     ),
 ]
@@ -140,8 +151,8 @@ Tokenizer = Annotated[
     str | None,
     typer.Option(
         "--tokenizer",
-        help="Directory with the server's tokenizer, to send token ids; 'none' sends text. Default: ids are "
-        "sent if the server names a directory on this machine.",
+        help="Folder with the server's tokenizer, to send token ids; 'none' sends text. Default: ids are "
+        "sent if the server names a folder on this machine.",
         metavar="DIR",
     ),
 ]
@@ -251,12 +262,24 @@ Announce = Annotated[
 ]
 Peer = Annotated[
     tuple[str, ...],
+    typer.Option("--peer", help="Address at which such a router announces. Repeatable.", metavar="ADDRESS"),
+]
+Host = Annotated[
+    str | None,
+    typer.Option("--host", help=f"Address to listen at. Default: {HOST}.", metavar="ADDRESS"),
+]
+ServicePort = Annotated[
+    int | None,
     typer.Option(
-        "--peer", help="Address at which such a router announces; give one for each.", metavar="ADDRESS"
+        "--port", help=f"Port to listen at; 0 takes a free one. Default: {SERVICE_PORT}.", metavar="NUMBER"
     ),
 ]
-Host = Annotated[str | None, typer.Option("--host", help="Address to listen at.")]
-Port = Annotated[int | None, typer.Option("--port", help="Port to listen at; 0 takes a free one.")]
+RouterPort = Annotated[
+    int | None,
+    typer.Option(
+        "--port", help=f"Port to listen at; 0 takes a free one. Default: {ROUTER_PORT}.", metavar="NUMBER"
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stretto.cli.names import PLANNERS, SEARCH
 from stretto.model.errors import ConfigError, DocumentError, UserError
-from stretto.model.nearest_name import check_name, nearest_name
+from stretto.model.nearest_name import check_name, did_you_mean, nearest_name
 from stretto.model.values import is_text
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ def template(app: str, *, named_collection: bool = False, small_llm: bool = Fals
     if app == SEARCH:
         return search_empowered(small_llm=small_llm)
     if app not in APPS:
+        known = (*APPS, SEARCH)
         own = "; FILE.py:NAME is for `stretto serve` and `stretto explain`" if ".py" in app else ""
-        raise ConfigError(f"there is no app {app!r}; there are {', '.join((*APPS, SEARCH))}{own}")
+        meant = did_you_mean(app, known)
+        raise ConfigError(f"there is no app {app!r}{meant}; there are {', '.join(known)}{own}")
     return APPS[app](named_collection=named_collection, small_llm=small_llm)
 
 

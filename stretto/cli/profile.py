@@ -13,6 +13,7 @@ import typer
 
 from stretto.cli import options
 from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import check_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,7 +33,7 @@ class ProfileOptions:
         typer.Argument(
             help="Engine: chunking, embedding, vectors, reranking, llm, or another one of --engines. "
             "Default: the one that --llm, --embedder or --reranker describes.",
-            metavar="[ENGINE]",
+            metavar="ENGINE",
         ),
     ] = ""
     models: options.ModelOptions
@@ -142,8 +143,7 @@ def _measurable(engines: Assembled, name: str) -> Deployment:
         ConfigError: there is no such engine.
     """
     known = [deployment.name for deployment in engines.deployments]
-    if name not in known:
-        raise ConfigError(f"there is no engine {name!r}; there are {', '.join(known)}")
+    check_name("engine", name, known)
     deployment = engines.named(name)
     replicas = sorted(
         deployment.replicas,

@@ -49,7 +49,8 @@ class ReplayOptions:
         str | None,
         typer.Option(
             "--policy",
-            help=f"Order in which waiting requests are taken, for all engines: {', '.join(POLICIES)}.",
+            help=f"Order in which waiting requests are taken, for all engines: {', '.join(POLICIES)}. "
+            "Default: as recorded.",
             metavar="NAME",
         ),
     ] = None
@@ -58,7 +59,7 @@ class ReplayOptions:
         typer.Option(
             "--passes",
             help="Simulate these graph passes: weighed (those predicted to pay), all, none, or names joined "
-            "by commas.",
+            "by commas. Default: as recorded.",
             metavar="NAMES",
         ),
     ] = None

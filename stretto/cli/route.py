@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from stretto.cli import options
-from stretto.cli.names import PLACEMENTS
+from stretto.cli.names import MAX_HELD_BYTES, PLACEMENTS
 from stretto.cli.terminal import say
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
@@ -27,7 +27,7 @@ class RouteOptions:
         typer.Option(
             "--worker",
             help="Address of a server, and its role if it computes prompts for others (prefill) or writes "
-            "the answers to these (decode); give one for each.",
+            "the answers to these (decode). Repeatable.",
             metavar="URL[,role=ROLE]",
         ),
     ] = ()
@@ -39,7 +39,7 @@ class RouteOptions:
         tuple[str, ...],
         typer.Option(
             "--alias",
-            help="Let a name stand for models, which get its requests by weight; give one for each.",
+            help="Let a name stand for models, which get its requests by weight. Repeatable.",
             metavar="NAME=MODEL[:WEIGHT],…",
         ),
     ] = ()
@@ -65,7 +65,8 @@ class RouteOptions:
         int | None,
         typer.Option(
             "--max-held-bytes",
-            help="Bytes held for all clients together; more is refused with status 429.",
+            help="Bytes held for all clients together; more is refused with status 429. "
+            f"Default: {MAX_HELD_BYTES}.",
             metavar="NUMBER",
         ),
     ] = None
@@ -78,7 +79,7 @@ class RouteOptions:
     worker_certificate: options.WorkerCertificate = None
     worker_key: options.WorkerKey = None
     host: options.Host = None
-    port: options.Port = None
+    port: options.RouterPort = None
     record: Annotated[
         Path | None,
         typer.Option(

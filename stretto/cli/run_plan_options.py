@@ -86,7 +86,13 @@ class RunPlanOptions:
         ),
     ] = None
     at_once: Annotated[
-        int, typer.Option("--at-once", help="Largest number of models at once, without a --machine.", min=1)
+        int,
+        typer.Option(
+            "--at-once",
+            help="Largest number of models at once, without a --machine.",
+            min=1,
+            metavar="NUMBER",
+        ),
     ] = 8
     machine: Annotated[
         str | None,
@@ -115,7 +121,9 @@ class RunPlanOptions:
     ] = None
     speed: Annotated[
         float | None,
-        typer.Option("--speed", help="Emulated seconds per real second. Default: 1.", min=0.001),
+        typer.Option(
+            "--speed", help="Emulated seconds per real second. Default: 1.", min=0.001, metavar="NUMBER"
+        ),
     ] = None
 
     @property

@@ -108,7 +108,7 @@ class ServeOptions:
     worker_certificate: options.WorkerCertificate = None
     worker_key: options.WorkerKey = None
     host: options.Host = None
-    port: options.Port = None
+    port: options.ServicePort = None
 
 
 def serve(given: ServeOptions) -> None:

@@ -62,7 +62,9 @@ class SizeOptions:
     prices: Annotated[
         Path | None,
         typer.Option(
-            "--prices", help="File (.toml) with the price of an hour of each GPU: H100 = 2.5", metavar="FILE"
+            "--prices",
+            help="TOML file with the price of an hour of each GPU, such as H100 = 2.5.",
+            metavar="FILE",
         ),
     ] = None
     scale: Annotated[
@@ -71,6 +73,7 @@ class SizeOptions:
             "--scale",
             help="Divide tokens and seconds of the traffic by this, if it was recorded on a larger model.",
             min=0.001,
+            metavar="NUMBER",
         ),
     ] = 1.0
     longest_pause_s: Annotated[
@@ -83,7 +86,10 @@ class SizeOptions:
         ),
     ] = 60.0
     draws: Annotated[
-        int, typer.Option("--draws", help="Number of draws, whose spread is the interval.", min=1, max=100)
+        int,
+        typer.Option(
+            "--draws", help="Number of draws, whose spread is the interval.", min=1, max=100, metavar="NUMBER"
+        ),
     ] = 5
     seconds: options.Seconds = None
     what_if: Annotated[

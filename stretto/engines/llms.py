@@ -109,9 +109,7 @@ def llm_replica(
     where = DEFAULT_LLM if where is None else where
     is_named = where == STAND_IN or where in FETCHED_MODELS
     if not is_named and not _is_checkpoint(Path(where)):
-        raise ConfigError(
-            f"--llm {where!r} is neither a URL, nor a directory with a checkpoint or a GGUF file"
-        )
+        raise ConfigError(f"--llm {where!r} is neither a URL, nor a folder with a checkpoint or a GGUF file")
     for option, value in (("--device", device), ("--dtype", dtype)):
         if value is not None and where == STAND_IN:
             raise ConfigError(f"{option} is for a checkpoint; {STAND_IN!r} has no weights")

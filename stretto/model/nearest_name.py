@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from stretto.model.errors import ConfigError
 
@@ -26,7 +27,9 @@ def nearest_name(name: str, known: Iterable[str], refusal: str) -> str:
     raise ConfigError(f"{refusal} {name!r}: {hint}; there are {', '.join(sorted(names.values()))}")
 
 
-def check_name(kind: str, name: str, known: Collection[str], gone: Mapping[str, str]) -> None:
+def check_name(
+    kind: str, name: str, known: Collection[str], gone: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Check that a name is known.
 
     Args:

@@ -48,7 +48,7 @@ def _core_model(name: str) -> CoreModel:
     path = checkpoint_path(name)
     if not path.exists():
         raise ConfigError(
-            f"model {name!r} is no checkpoint (a directory, a GGUF file, or the name of a fetched model), as "
+            f"model {name!r} is no checkpoint (a folder, a GGUF file, or the name of a fetched model), as "
             "models on cores must be"
         )
     replica = llm_replica(name)

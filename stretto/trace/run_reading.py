@@ -107,7 +107,7 @@ class _Reader:
                 if name in _GONE[key] and name not in known:
                     engine = msgspec.structs.replace(engine, **{key: _GONE[key][name]})
                     self.not_repeated = ["policies"]
-                check_name(key, getattr(engine, key), known, {})
+                check_name(key, getattr(engine, key), known)
             if engine.name in self.engines:
                 raise ConfigError(f"two engines are called {engine.name!r}")
             if not engine.replicas:
@@ -120,7 +120,7 @@ class _Reader:
     def _query(self, query: RecordedQuery) -> None:
         name = query.query
         for one in query.passes:
-            check_name("pass", one, self._vocabulary.passes, {})
+            check_name("pass", one, self._vocabulary.passes)
         if query.graph >= len(self.graphs):
             raise UserError(f"query {name!r} uses graph {query.graph}, which is not in the file")
         if name in self.queries:

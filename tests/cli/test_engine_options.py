@@ -411,8 +411,8 @@ def test_options_that_cannot_be_are_refused(
             "--device is for models that run on this machine, and",
         ),
         ((*url, "--device", "gpu"), "--device 'gpu' is unknown; it must be 'cpu', 'cuda', 'auto', "),
-        ((*url, "--replicas", 2), "--replicas is for an --llm that is a directory"),
-        ((*url, "--runs-in", "process"), "--runs-in is for an --llm that is a directory"),
+        ((*url, "--replicas", 2), "--replicas is for an --llm that is a folder"),
+        ((*url, "--runs-in", "process"), "--runs-in is for an --llm that is a folder"),
         (("--replicas", 0), "--replicas is 0; it must be a whole number of at least 1"),
         (("--runs-in", "ray"), "--runs-in is 'ray'; it must be 'thread' or 'process'"),
         (

@@ -25,7 +25,9 @@ from stretto.engines.batch.local_models import MINILM
 from stretto.engines.llms import RECOVER_S
 from stretto.planner.cores import CPU
 from stretto.planner.planners.table import PLANNERS
+from stretto.router.config import RouterConfig
 from stretto.sched.orders import ORDERS
+from stretto.service.config import ServiceConfig
 
 HEAVY = {
     "torch",
@@ -234,6 +236,9 @@ def test_names_in_help_are_those_of_the_tables() -> None:
     assert MINILM == names.EMBEDDER
     assert RECOVER_S == names.RECOVER_S
     assert CPU == names.CPU
+    assert (ServiceConfig().host, ServiceConfig().port) == (names.HOST, names.SERVICE_PORT)
+    assert (RouterConfig().host, RouterConfig().port) == (names.HOST, names.ROUTER_PORT)
+    assert RouterConfig().max_held_bytes == names.MAX_HELD_BYTES
 
 
 def test_every_public_name_is_there_and_no_other() -> None:

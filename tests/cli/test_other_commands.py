@@ -15,7 +15,9 @@ import pytest
 from rich.console import Console
 from support.command_line import CommandLine
 from support.pages import CLONE
+from typer.main import get_command
 
+from stretto.cli.commands import app
 from stretto.cli.documents import read_documents
 from stretto.cli.options import MAX_BYTES, EngineOptions
 from stretto.cli.parsing import configuration, template
@@ -275,9 +277,19 @@ def test_help_speaks_of_paths_and_seconds_and_gives_examples(stretto: CommandLin
     text = stretto("ask", "--help").out
     for shown in ("PATH", "SECONDS", "DIR|FILE|URL", "C.S=VALUE", "Examples:", 'stretto ask "When'):
         assert shown in text
-    for command in ("ask", "explain", "profile", "collections", "bench"):
-        text = stretto(command, "--help").out
-        assert not re.search(r"<(list|float|int|path)|range>", text)
+    assert "<bool>" not in text
+
+
+def test_every_option_has_a_word_for_its_value_and_one_word_per_thing() -> None:
+    group = get_command(app)
+    for name in group.list_commands(None):  # type: ignore[attr-defined]
+        command = group.get_command(None, name)  # type: ignore[attr-defined]
+        for one in command.params:
+            where = f"{name} {one.opts[0]}: {one.help}"
+            assert one.help.endswith("."), where
+            assert not re.search("[Dd]irector|give one for each", one.help), where
+            if one.opts[0].startswith("--") and not one.is_flag:
+                assert one.metavar or "|" in one.display_type(None), where
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_emulated_servers_carry_a_plan_out(stretto: CommandLine, files: tuple[Pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("stand-in", "no-model"), "node 'writer': model 'no-model' is no directory with a checkpoint"),
+        (("stand-in", "no-model"), "node 'writer': model 'no-model' is no folder with a checkpoint"),
         (("inputs: [writer]", "inputs: [nobody]"), "unknown input 'nobody'"),
         (("max_tokens: 30", 'max_tokens: 30, prompt: "{wish}"'), "prompt has {wish}; known are prompt"),
     ],

@@ -196,7 +196,5 @@ def test_flipped_bytes_of_the_head_never_raise_anything_else(chat_file: Path, tm
 
 
 def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="is neither a URL, nor a directory with a checkpoint or a GGUF file"
-    ):
+    with pytest.raises(ConfigError, match="is neither a URL, nor a folder with a checkpoint or a GGUF file"):
         llm_replica(str(tmp_path / "no.gguf"))

@@ -28,7 +28,7 @@ _REMARKS = {
 _C1_CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}  # JSON may hold them, terminals obey
 _SMALL_MODEL = (
     "The LLM is SmolLM2-135M-Instruct, which is small; "
-    "give another with --llm: a directory, a GGUF file or a URL."
+    "give another with --llm: a folder, a GGUF file or a URL."
 )
 _MAX_FILE_BYTES = 50_000_000
 

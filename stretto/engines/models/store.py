@@ -96,7 +96,7 @@ def check_here(name: str) -> None:
     if not model.is_here:
         raise ConfigError(
             f"the model {model.name} ({model.title}) is not on this machine: `{model.command}` fetches it "
-            f"({model.size}). Or give another with --llm: a directory with a checkpoint, a GGUF file, or the "
+            f"({model.size}). Or give another with --llm: a folder with a checkpoint, a GGUF file, or the "
             "URL of a server"
         )
 

@@ -14,6 +14,7 @@ from stretto.apps.template_file import template_in_file
 from stretto.graph.types import item_type
 from stretto.graph.verify import verify
 from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import did_you_mean
 from stretto.service.apps.answers import check_outputs
 from stretto.service.apps.inputs import check_servable, input_schema
 from stretto.service.apps.settings import described_settings
@@ -93,7 +94,7 @@ def load_apps(wheres: Iterable[str], *, small_llm: bool = False) -> dict[str, De
         _, colon, name = where.rpartition(":")
         if not colon:
             if where not in READY_MADE:
-                known = ", ".join(READY_MADE)
+                known = f"{', '.join(READY_MADE)}{did_you_mean(where, READY_MADE)}"
                 raise ConfigError(f"--app {where}: give FILE.py:NAME, or a ready-made app: {known}")
             name, template = where, READY_MADE[where](small_llm=small_llm)
         else:
