@@ -29,6 +29,10 @@ from stretto.planner.running.request_store import stored
 from stretto.planner.running.run import PlanJob, RunOutcome, run_job
 from stretto.planner.running.run_request import RefusedLine, RunRequest
 from stretto.runtime.journal.lines import work_hash
+from stretto.sched.actions import Action, Admit
+from stretto.sched.engine_events import InstanceReady
+from stretto.sched.messages import Event
+from stretto.sched.observer import Observer
 
 REQUESTS = run_requests(7)
 NUM_CALLS = 7 * 3 + sum(at % 3 + 1 for at in range(7)) - 2
@@ -393,3 +397,50 @@ def test_a_replica_that_starts_later_gets_its_share(tmp_path: Path) -> None:
     wanted = job(tmp_path, app=app, requests=stored(asked), plan=lambda book: plan)
     assert run(replace(wanted, make=lambda planned: replicas[planned.devices])) == RunOutcome(0, 20, 0)
     assert all(waited)
+
+
+class FirstCalls(Observer):
+    """Counts the calls that a replica gets until another one is ready."""
+
+    def __init__(self, wanted: int) -> None:
+        self.num = 0
+        self.has_wanted, self.is_second_ready = threading.Event(), threading.Event()
+        self._wanted = wanted
+
+    def on_event(self, event: Event, now_s: float) -> None:
+        if isinstance(event, InstanceReady) and event.instance == 1:
+            self.is_second_ready.set()
+
+    def on_action(self, action: Action, now_s: float) -> None:
+        if isinstance(action, Admit) and not self.is_second_ready.is_set():
+            self.num += 1
+            if self.num == self._wanted:
+                self.has_wanted.set()
+
+
+def test_a_replica_takes_its_share_of_what_can_be_made_now_while_another_starts(tmp_path: Path) -> None:
+    """Of 20 drafts, each revised later, the first of two replicas is to have ten, not half of all calls."""
+    calls = FirstCalls(10)
+
+    class SecondLLM(FakeLLM):
+        def __init__(self, config: FakeLLMConfig) -> None:
+            assert calls.has_wanted.wait(300)
+            super().__init__(config)
+
+    def wait(task: LLMTask) -> None:
+        assert calls.is_second_ready.wait(300)
+
+    config = FakeLLMConfig(max_running=100, fail_on=wait)
+    app = Application("app", [ModelNode("draft", "m", 9), ModelNode("revise", "m", 9, inputs=("draft",))])
+    plan = Plan("test", (Stage((PlannedReplica("m", (0,)), PlannedReplica("m", (1,)))),))
+    requests = [RunRequest(AppRequest(f"{at}", 1), (PromptMessage(None, f"{at}"),)) for at in range(20)]
+    wanted = job(
+        tmp_path,
+        app=app,
+        requests=stored(requests),
+        plan=lambda book: plan,
+        make=lambda placed: Replica(SecondLLM if placed.devices == (1,) else FakeLLM, config, num_slots=100),
+        observers=(calls,),
+    )
+    assert run(wanted) == RunOutcome(0, 20, 0)
+    assert calls.num == 10

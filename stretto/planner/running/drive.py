@@ -200,8 +200,8 @@ class _Driver:
     def _fill_window(self, model: str) -> None:
         queue, running = self._queues[model], self._calls[model]
         share = self._share_at_hand(model)
-        num_left = max(_total(self._book.num_left, self._run.app.models[model]), len(queue) + len(running))
-        most = min(_WINDOW, math.ceil(num_left * share))
+        num_to_begin = _total(self._book.num_to_begin, self._run.app.models[model])
+        most = min(_WINDOW, math.ceil((len(queue) + len(running) + num_to_begin) * share))
         while queue and len(running) < most:
             call = queue.take(share)
             if not self._book.has(call):
@@ -218,8 +218,9 @@ class _Driver:
                 self._note(call, error)
 
     def _share_at_hand(self, model: str) -> float:
-        """Return the share of a model's calls that its replicas that are ready may have. The others are for
-        replicas that are still to start.
+        """Return the share of a model's calls that its replicas that are ready may have, of those that can be
+        made now: calls that come later are no reason to give one replica all that there are. The others are
+        for replicas that are still to start.
         """
         weights = self._executor.weights(model)
         if model in self._abandoned:
