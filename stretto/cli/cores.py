@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.user_folders import cache_dir
 from stretto.planner.core_costs import CoreCost, CoreModel, core_cost_of, measure_on_cores
-from stretto.planner.cores import cores_machine, usable_cores
-from stretto.planner.machine import PlanMachine
+from stretto.planner.cores import CPU, core_model, cores_machine, usable_cores
+from stretto.planner.given_machine import given_machine
+from stretto.planner.machine import PlanMachine, planned_model
 
 MEASURING_S = 12.0
 """Seconds for the steps of a model."""
@@ -27,6 +29,13 @@ def measured_cores(models: Mapping[str, CoreModel], say: Callable[[str], None]) 
         ConfigError: a model cannot be used.
     """
     return cores_machine(core_costs(models, say), len(usable_cores()))
+
+
+def model_check(machine: str) -> Callable[[str], object]:
+    """Return what checks that a model can be planned on a machine. It raises ConfigError if not."""
+    if machine.casefold() == CPU:
+        return core_model
+    return partial(planned_model, machine=given_machine(machine))
 
 
 def core_costs(

@@ -152,6 +152,7 @@ def _problem(given: PlanOptions) -> tuple[Problem, CountedBy]:
 
 def _asked(given: PlanOptions) -> tuple[Application, Sequence[AppRequest], TextTokens]:
     """Return the application and its requests, with what has counted their texts."""
+    from stretto.cli.cores import model_check
     from stretto.cli.run_plan import read_at_door
     from stretto.model.extras import is_installed
     from stretto.planner.plan_files import read_application
@@ -162,7 +163,8 @@ def _asked(given: PlanOptions) -> tuple[Application, Sequence[AppRequest], TextT
 
     door = read_at_door if is_installed("httptools", "httpx") else None
     if given.app is None:
-        application, lines = read_batch_application(given.requests, door=door)
+        check = model_check(given.machine)
+        application, lines = read_batch_application(given.requests, door=door, check_known=check)
         tokens = TextTokens(node.model for node in application.nodes)
         lines.count_with(partial(counted, tokens=tokens))
         requests, refused = lines.planned(), lines.refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,8 @@ def run_plan(given: RunPlanOptions) -> None:
     has_door = not hands_on and is_installed("httptools", "httpx")
     door, lines_at = (read_at_door, _lines_at) if has_door else (None, None)
     if given.app is None:
-        application, asked = read_batch_application(given.requests, hands_on, door)
+        check = str if hands_on else _model_check(given.serve, given.planned_machine)
+        application, asked = read_batch_application(given.requests, hands_on, door, check)
     else:
         application = read_application(given.app)
         asked = read_run_requests(given.requests, application, hands_on, door)
@@ -94,6 +95,16 @@ def _lines_at(runtime: Runtime) -> AskLines:
     from stretto.service.batches.lines_in_process import LinesInProcess
 
     return LinesInProcess(runtime)
+
+
+def _model_check(serve: Serve, machine: str | None) -> Callable[[str], object]:
+    """Return what checks that a model can be run, or planned on a machine. It raises ConfigError if not."""
+    from stretto.cli.cores import model_check
+    from stretto.planner.running.replicas import local_replica
+
+    if machine is not None:
+        return model_check(machine)
+    return local_replica if serve is Serve.LOCAL else str
 
 
 def _check(given: RunPlanOptions) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -217,11 +218,14 @@ def _beside(
     from stretto.planner.running.batch_lines import read_batch_application
     from stretto.planner.running.offline_job import run_beside
     from stretto.planner.running.requests import read_run_requests
-    from stretto.planner.running.unplanned_run import OfflineJob
+    from stretto.planner.running.unplanned_run import OfflineJob, check_known
     from stretto.service.batches.lines_in_process import LinesInProcess, prompt_and_limit
 
+    llms = [one.engine.name for one in deployments if one.engine.is_llm]
     if app is None:
-        application, store = read_batch_application(requests, door=prompt_and_limit)
+        application, store = read_batch_application(
+            requests, door=prompt_and_limit, check_known=partial(check_known, known=llms)
+        )
     else:
         application = read_application(app)
         store = read_run_requests(requests, application, door=prompt_and_limit)
@@ -231,7 +235,7 @@ def _beside(
     if answers.exists() and not journal.exists():
         raise UserError(f"{answers}: is there already, without a journal; move or remove it")
     job = OfflineJob(application, store, answers, failures, journal)
-    job.check(one.engine.name for one in deployments if one.engine.is_llm)
+    job.check(llms)
 
     async def beside(runtime: Runtime) -> None:
         try:

@@ -38,13 +38,14 @@ def core_models(app: Application) -> dict[str, CoreModel]:
     for node in app.nodes:
         if node.model not in found:
             try:
-                found[node.model] = _core_model(node.model)
+                found[node.model] = core_model(node.model)
             except ConfigError as error:
                 raise ConfigError(f"node {node.name!r}: {error.message}") from error
     return found
 
 
-def _core_model(name: str) -> CoreModel:
+def core_model(name: str) -> CoreModel:
+    """Return a model that a replica on a core can run. Raises ConfigError as `core_models`."""
     path = checkpoint_path(name)
     if not path.exists():
         raise ConfigError(

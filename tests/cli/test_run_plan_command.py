@@ -74,6 +74,25 @@ def test_a_batch_file_is_an_app_by_itself(stretto: CommandLine, files: tuple[Pat
     )
 
 
+def test_a_line_of_a_batch_file_whose_model_is_not_there_is_refused_alone(
+    stretto: CommandLine, files: tuple[Path, Path, Path]
+) -> None:
+    """It refused the whole file."""
+    _, requests, out = files
+    lines = []
+    for name in ("stand-in", "no-model"):
+        body = {"model": name, "messages": [{"role": "user", "content": "The guild moved in."}]}
+        line = {"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body}
+        lines.append(json.dumps(line))
+    requests.write_text("\n".join(lines), "utf-8")
+    ended = stretto("run-plan", "--requests", requests, "--out", out)
+    assert (ended.code, ended.err.count("1 requests answered; 1 failed")) == (1, 1), ended
+    failed = json.loads(out.with_name(f"{out.name}.failed").read_text("utf-8"))
+    assert (failed["custom_id"], json.loads(out.read_text("utf-8"))["custom_id"]) == ("no-model", "stand-in")
+    message = failed["error"]["message"]
+    assert message.startswith("body: model 'no-model' is no directory with a checkpoint or a GGUF file; ")
+
+
 def test_one_model_that_ships_serves_all_nodes_in_turn(
     stretto: CommandLine, files: tuple[Path, Path, Path]
 ) -> None:

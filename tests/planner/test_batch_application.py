@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from stretto.cli.cores import model_check
 from stretto.graph.one_call import PromptMessage
 from stretto.model.errors import ConfigError
 from stretto.planner.running.batch_lines import read_batch_application
+from stretto.planner.running.unplanned_run import check_known
 
 
 def line(custom_id: str, model: str = "m", text: Any = "Hi", **options: Any) -> dict[str, Any]:
@@ -89,8 +91,8 @@ def test_a_line_may_say_what_form_its_answer_has(tmp_path: Path) -> None:
         (line("2", text="\ud800"), "surrogate"),
         ({**line("2"), "body": {"model": "m", "messages": []}}, "at least one message"),
         ({**line("2"), "body": {**line("2")["body"], "prompt": "x"}}, "'prompt' is not supported"),
-        ({"custom_id": "2", "prompt": "x"}, "unknown field 'prompt'"),
-        ({"custom_id": "2"}, "method must be 'POST'"),
+        ({"custom_id": "2", "prompt": "x"}, "it has no url and body"),
+        ({"custom_id": "2", "body": {}}, "method must be 'POST'"),
         ('{"custom_id": "2", "url": 1, "url": 2}', "the field 'url' is there twice"),
     ],
 )
@@ -118,3 +120,21 @@ def test_a_custom_id_that_was_used_refuses_the_second_line(tmp_path: Path) -> No
 def test_a_model_that_refused_lines_alone_name_is_no_node(tmp_path: Path) -> None:
     app, _ = read_batch_application(write(tmp_path, line("1"), line("2", "other", n=2)))
     assert [node.name for node in app.nodes] == ["m"]
+
+
+def test_lines_whose_model_nothing_answers_for_are_refused_alone(tmp_path: Path) -> None:
+    checked = []
+
+    def check(model: str) -> None:
+        checked.append(model)
+        check_known(model, ["llama", "smol"])
+
+    lines = [line("1", "llama"), line("2", "lama"), line("3", "llama"), line("4", "lama")]
+    app, store = read_batch_application(write(tmp_path, *lines), check_known=check)
+    assert [node.name for node in app.nodes] == ["llama"]
+    assert [one.id for one in store.refused] == ["2", "4"]
+    message = store.refused[1].error.message
+    assert message.endswith("'lama'; it must be one of the LLM engines: llama, smol; did you mean llama?")
+    assert checked == ["llama", "lama"], "each once"
+    with pytest.raises(ConfigError, match="'1': body: there are no costs of the model 'lama'"):
+        read_batch_application(write(tmp_path, line("1", "lama")), check_known=model_check("4xA100-80G"))

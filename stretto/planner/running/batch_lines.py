@@ -165,7 +165,10 @@ def is_batch_line(found: Any) -> bool:
 
 
 def read_batch_application(
-    path: Path, hands_on: bool = False, door: ReadLine | None = None
+    path: Path,
+    hands_on: bool = False,
+    door: ReadLine | None = None,
+    check_known: Callable[[str], object] = str,
 ) -> tuple[Application, RequestStore]:
     """Read a Batch file as an application by itself: each model that a line names is a node.
 
@@ -174,11 +177,13 @@ def read_batch_application(
 
     Args:
         hands_on, door: see `BatchLines`.
+        check_known: checks a model, once, that lines name. Raises ConfigError if nothing answers for it.
 
     Raises:
         ConfigError: it cannot be read, has no requests that can be run, or a line is no JSON object.
     """
     nodes: dict[str, ModelNode] = {}
+    unknown: dict[str, str] = {}
 
     def node_for(model: str) -> ModelNode:
         if not model:
@@ -186,7 +191,15 @@ def read_batch_application(
         if not model.isprintable():
             raise ConfigError(f"body: model must have printable characters, got {model!r}")
         check_model(model)
-        return nodes.setdefault(model, ModelNode(model, model, _NO_LIMIT))
+        if model not in nodes and model not in unknown:
+            try:
+                check_known(model)
+                nodes[model] = ModelNode(model, model, _NO_LIMIT)
+            except ConfigError as error:
+                unknown[model] = f"body: {error.message}"
+        if model in unknown:
+            raise ConfigError(unknown[model])
+        return nodes[model]
 
     batch = BatchLines(node_for, hands_on, door)
 

@@ -60,12 +60,20 @@ def local_replicas(app: Application) -> MakeReplica:
     return lambda planned: replicas[planned.model]
 
 
-def _local(node: str, model: str) -> Replica:
+def local_replica(model: str) -> Replica:
+    """Return the replica of a model in this process. Raises ConfigError as `local_replicas`."""
     try:
         return llm_replica(model)
     except ConfigError as error:
         message = error.message.replace("--llm ", "model ").replace("neither a URL, nor a", "no")
-        raise ConfigError(f"node {node!r}: {message}; 'smollm2' and 'stand-in' are there") from error
+        raise ConfigError(f"{message}; 'smollm2' and 'stand-in' are there") from error
+
+
+def _local(node: str, model: str) -> Replica:
+    try:
+        return local_replica(model)
+    except ConfigError as error:
+        raise ConfigError(f"node {node!r}: {error.message}") from error
 
 
 def local_plan(app: Application, num_devices: int) -> Plan:

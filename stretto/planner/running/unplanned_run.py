@@ -5,12 +5,13 @@ Answers are saved and written as in other runs, so that the same job goes on whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from stretto.model.errors import ConfigError
+from stretto.model.nearest_name import did_you_mean
 from stretto.planner.application import Application
 from stretto.planner.running.book import Book, book_of, num_to_show
 from stretto.planner.running.request_store import RequestStore
@@ -39,11 +40,16 @@ class OfflineJob:
         """Check that the model of each node is a known one of a kind. Raises ConfigError."""
         names = list(known)
         for node in self.app.nodes:
-            if node.model not in names:
-                raise ConfigError(
-                    f"requests name the model {node.model!r}; it must be one of the {kind}: "
-                    f"{', '.join(names) or 'there are none'}"
-                )
+            check_known(node.model, names, kind)
+
+
+def check_known(model: str, known: Collection[str], kind: str = "LLM engines") -> None:
+    """Check that a model which requests name is a known one of a kind. Raises ConfigError."""
+    if model not in known:
+        raise ConfigError(
+            f"requests name the model {model!r}; it must be one of the {kind}: "
+            f"{', '.join(known) or 'there are none'}{did_you_mean(model, known)}"
+        )
 
 
 async def answer_all(
