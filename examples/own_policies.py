@@ -6,8 +6,7 @@ With order = "examples/own_policies.py:ShortestFirst" in [router] of the setting
 """
 
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.placement import Choice, Placement, PlacementEvent
 from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.sorted_queue import SortedQueue

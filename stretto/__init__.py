@@ -9,7 +9,7 @@ the runtime.
 from typing import TYPE_CHECKING
 
 from stretto import moved
-from stretto.model.lazy_names import lazy_names
+from stretto.model.extras import lazy_names
 
 if TYPE_CHECKING:
     from stretto.apps.components.component import Component, Input, parallel

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 _SCHED = {
     "queries": (
-        "attempts demand gathering graph_scheduler live_graph node_state one_call outcome prepare "
+        "attempts demand graph_scheduler live_graph node_state one_call outcome prepare "
         "request results session shown_text splicing streams task_groups"
     ),
     "engines": "batch_scheduler",
     "llm": (
         "bound_requests expected_outputs handed_over place_early place_late "
-        "placement_requests placing prefills_ahead reuse_forecasts run_apart "
-        "running_request shared_context shown_parts"
+        "placing prefills_ahead reuse_forecasts shared_context shown_parts"
     ),
 }
 """Modules that stood in `sched/`, by the folder in which they are now."""
@@ -82,6 +81,23 @@ MOVED = {
     "engines.batch.packed_linear": "engines.packed_matrix",
     "engines.prompt_spaces": "cluster.prompt_keys",
     "sched.batch_tokens": "sched.engines.batch_filling",
+    "cluster.load_order": "cluster.instances",
+    "cluster.loading": "cluster.held_blocks",
+    "cluster.probe_times": "runtime.probing",
+    "cluster.restarts": "cluster.transitions",
+    "costs.tokens": "costs.mean_output",
+    "documents.blobs": "documents.parse",
+    "engines.transformer.text_stream": "engines.transformer.running_task",
+    "graph.passes.conditions": "graph.passes.base",
+    "engines.computing": "engines.processor",
+    "llm.cache.event_log": "llm.cache.block_pool",
+    "llm.in_flight": "llm.step_batch",
+    "runtime.slots": "runtime.session_state",
+    "sched.endings": "sched.queries.outcome",
+    "sched.gathering": "sched.queries.live_values",
+    "sched.placement_requests": "sched.llm.placing",
+    "sched.run_apart": "sched.llm.shown_parts",
+    "sched.running_request": "sched.llm.running_requests",
     **{f"sched.{one}": f"sched.{to}.{one}" for to, names in _SCHED.items() for one in names.split()},
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""
@@ -181,7 +197,7 @@ RENAMED: dict[str, dict[str, str]] = {
         **{name: f"stretto.sched.actions:{name}" for name in _ACTIONS.split()},
         **{name: f"stretto.sched.engine_events:{name}" for name in _EVENTS.split()},
     },
-    "stretto.sched.queries.gathering": {"gather": "gather_inputs"},
+    "stretto.sched.queries.live_values": {"gather": "gather_inputs"},
     "stretto.sched.queries.live_graph": {"Joined": "JoinedGraph"},
     "stretto.sched.queries.request": {"Entry": "QueueEntry", "Request": "StepRequest"},
     "stretto.sched.queries.session": {"Session": "SessionMachine"},

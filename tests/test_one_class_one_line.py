@@ -20,8 +20,7 @@ from stretto import DEFAULT, Component, Input, Runtime, Template
 from stretto.apps.components.builder import Builder
 from stretto.apps.plan_cache import PlanCache
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.placement import Choice, Placement, PlacementEvent
 from stretto.cluster.placement_request import PlacementRequest
 from stretto.engines.executables import EXECUTABLES, Executable

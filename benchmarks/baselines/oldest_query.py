@@ -10,8 +10,8 @@ session, which may live for long, count from their own arrival.
 from __future__ import annotations
 
 from stretto.model.sorted_queue import SortedQueue
+from stretto.sched.orders.earliest import Overdue
 from stretto.sched.orders.order import Fits, Hold, OrderConfig, Rank, Take, first_that_fits
-from stretto.sched.orders.overdue import Overdue
 from stretto.sched.queries.request import QueueEntry
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.op_table import OPS
 from stretto.graph.ops import Ops
 from stretto.model.profile import Profile

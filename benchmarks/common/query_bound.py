@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.common.op_prices import Prices
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.graph.compile import decode_of
 from stretto.graph.graph import ANSWER, WHEN, Arg, Constant, Graph, Primitive, Ref

@@ -18,7 +18,7 @@ from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.engines.transformer.new_runs import Run
-from stretto.engines.transformer.text_stream import TextStream
+from stretto.engines.transformer.running_task import TextStream
 from stretto.engines.transformer.token_choice import TokenChoice
 from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence

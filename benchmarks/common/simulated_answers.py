@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.model.tasks import Decode, Done, Failed, LLMTask, Piece
 from stretto.sim.synthetic_output import OutputSource, SyntheticOutput

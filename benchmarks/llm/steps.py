@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.llm.model import PROMPT_TOKENS, make_engine, prefill, random_prompts
 from benchmarks.report import Row, spread
 from stretto.engines.transformer import runner as runner_module
-from stretto.engines.transformer.text_stream import TextStream
+from stretto.engines.transformer.running_task import TextStream
 from stretto.llm.output.output import DecodeOutput
 from stretto.llm.sequence import TokenSequence
 from stretto.llm.step_batch import Slice, StepBatch

@@ -12,7 +12,7 @@ from benchmarks.parrot.agents import coding
 from benchmarks.parrot.workflows import Call, Output, Workflow
 from benchmarks.parrot.workloads import DOCUMENT_TOKENS, chain, copilot, map_reduce
 from benchmarks.report import Row, Value
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 
 TABLE_1 = "Table 1: calls, tokens and share repeated"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.graph import Arg, Graph, Primitive, Ref, Slot, config_items
 from stretto.model.tasks import Objective
 

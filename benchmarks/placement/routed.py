@@ -21,8 +21,7 @@ from typing import TypeAlias
 from benchmarks.router.contestants import Contestant, running
 from benchmarks.router.origin import MODELS, WHOLE
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Binds, Choice, Ended, Placement, PlacementEvent
 from stretto.cluster.placement_request import PlacementRequest

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from benchmarks.registry import BenchmarkOptions
 from benchmarks.report import Report, Row
 from stretto.costs.fit_profile import fit_profile
+from stretto.costs.mean_output import num_tokens
 from stretto.costs.refine import RefinedProfile
-from stretto.costs.tokens import num_tokens
 from stretto.engines.batch.local_models import minilm_path
 from stretto.engines.catalogue import embedding_engine, reranking_engine
 from stretto.engines.contract import BatchEngine

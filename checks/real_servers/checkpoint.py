@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from stretto.engines.gguf_file import GGUFFile, read_gguf
-from stretto.engines.tokenizer_files import load_tokenizer
+from stretto.engines.prompt_tokens import load_tokenizer
 
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _OF_LAYER = (

@@ -16,8 +16,7 @@ from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.graph import Graph
-from stretto.graph.passes.base import Profiles
-from stretto.graph.passes.conditions import Conditions, rounded_load
+from stretto.graph.passes.base import Conditions, Profiles, rounded_load
 from stretto.graph.passes.pipeline import optimise
 from stretto.graph.passes.weigh import WEIGHED, weigh
 from stretto.graph.verify import verify

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretto.cli import options
-from stretto.cli.terminal import note, shown
+from stretto.cli.verbosity import note, shown
 from stretto.model.errors import ConfigError, UserError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stretto.cli.progress import spinner
-from stretto.cli.terminal import shown
+from stretto.cli.verbosity import shown
 from stretto.documents import load_documents
 from stretto.model.errors import DocumentError
 from stretto.model.values import Document

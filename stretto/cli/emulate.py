@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stretto.cli.terminal import say
+from stretto.cli.verbosity import say
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
 

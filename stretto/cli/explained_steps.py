@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.cli.terminal import aligned
+from stretto.cli.verbosity import aligned
 from stretto.graph.graph import HINT, Arg, Graph
 
 

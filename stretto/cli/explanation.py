@@ -22,13 +22,12 @@ from stretto.cli.explained_steps import changes_text, pass_changes, steps_text
 from stretto.cli.learned_rows import learned_text
 from stretto.cli.names import SEARCH
 from stretto.cli.options import EngineOptions
-from stretto.cli.terminal import aligned
+from stretto.cli.verbosity import aligned
 from stretto.engines.llms import STAND_IN
 from stretto.graph.compile import compile_graph
 from stretto.graph.graph import Graph
 from stretto.graph.ops import Ops
-from stretto.graph.passes.base import Profiles
-from stretto.graph.passes.conditions import Conditions
+from stretto.graph.passes.base import Conditions, Profiles
 from stretto.graph.passes.pipeline import run_passes
 from stretto.graph.passes.weigh import WEIGHED, Verdict, weigh
 from stretto.graph.text import print_graph

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from itertools import islice
 
 from stretto.cli.saved import learned_file
-from stretto.cli.terminal import aligned
+from stretto.cli.verbosity import aligned
 from stretto.costs.learned_work import LearnedWork
 
 _MOST = 20

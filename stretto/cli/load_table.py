@@ -8,7 +8,7 @@ from dataclasses import astuple
 from rich.console import Console
 from rich.table import Table
 
-from stretto.cli.terminal import shown
+from stretto.cli.verbosity import shown
 from stretto.trace.agents.load_report import LoadSummary
 
 _MOST_ERRORS = 5

@@ -103,7 +103,7 @@ def _complain(message: str, kind: str = "") -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from stretto.cli.terminal import shown
+    from stretto.cli.verbosity import shown
 
     message = escape(shown(" ".join(message.split()), sys.stderr))
     with contextlib.suppress(OSError):

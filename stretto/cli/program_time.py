@@ -11,7 +11,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from stretto.cli.terminal import shown
+from stretto.cli.verbosity import shown
 from stretto.model.errors import ConfigError, EngineFailure, EngineUnavailable, UserError
 from stretto.model.extras import imports_of
 from stretto.operate.admin_pages import PROGRAM, PROGRAMS, TRAFFIC

@@ -16,7 +16,7 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.names import DEVICE, MODEL, PLACEMENTS, POLICIES
-from stretto.cli.terminal import shown
+from stretto.cli.verbosity import shown
 from stretto.model.errors import UserError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from stretto.cli import options
 from stretto.cli.names import MAX_HELD_BYTES, PLACEMENTS
-from stretto.cli.terminal import say
+from stretto.cli.verbosity import say
 from stretto.model.errors import UserError
 from stretto.model.extras import imports_of
 

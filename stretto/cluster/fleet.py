@@ -32,8 +32,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from stretto.cluster.messages import DrainHow, FleetAction, InstanceId, StartInstance, StopHow, StopInstance
-from stretto.cluster.restarts import RestartBudget, delay_s
-from stretto.cluster.transitions import TRANSITIONS, Event, State, next_state
+from stretto.cluster.transitions import TRANSITIONS, Event, RestartBudget, State, delay_s, next_state
 from stretto.model.errors import (
     ConfigError,
     EngineTimeout,

@@ -13,11 +13,35 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent, Medium
-from stretto.cluster.loading import NO_LOADING, LoadingShares
 from stretto.cluster.messages import InstanceId
+from stretto.model.profile import Profile
+
+
+class LoadingShares(NamedTuple):
+    """Times to load the KV of a token, as shares of the time of its prefill. 1 is worth nothing."""
+
+    host: float = 1.0
+    disk: float = 1.0
+
+
+NO_LOADING = LoadingShares()
+"""Shares of an instance of which no loading times are known: what it must load counts as missing."""
+
+
+def loading_shares(profile: Profile) -> LoadingShares:
+    """Return the shares of an instance with these predicted times."""
+    if not profile.per_unit_s:
+        return NO_LOADING
+    return LoadingShares(
+        *(
+            min(1.0, time_s / profile.per_unit_s) if time_s else 1.0
+            for time_s in (profile.host_token_s, profile.disk_token_s)
+        )
+    )
 
 
 class HeldBlocks:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from stretto.cluster.held_blocks import LoadingShares
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement_request import PlacementRequest, PromptKey
 from stretto.cluster.prefix_tree import PrefixTree

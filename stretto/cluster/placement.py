@@ -27,11 +27,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal, Protocol, TypeAlias
 
-from stretto.cluster.held_blocks import HeldBlocks
+from stretto.cluster.held_blocks import NO_LOADING, HeldBlocks, LoadingShares
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
-from stretto.cluster.loading import NO_LOADING, LoadingShares
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.record import record

@@ -18,10 +18,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from stretto.cluster.block_hashes import BlockHash
-from stretto.cluster.held_blocks import HeldBlocks
+from stretto.cluster.held_blocks import HeldBlocks, LoadingShares
 from stretto.cluster.index_members import HeldTokens, IndexMember, SentRequest
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.loading import LoadingShares
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import Bound, Dispatched, Emptied, Ended, Joined, Left, PlacementEvent, Unbound
 from stretto.cluster.placement_request import PlacementRequest

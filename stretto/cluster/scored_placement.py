@@ -11,8 +11,7 @@ from itertools import count
 
 from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import (
     Binds,

@@ -1,8 +1,18 @@
-"""The mean length of answers that have ended, by which those to come are predicted."""
+"""Estimates of tokens: of a text without a tokenizer, for costs and budgets, never for limits; and of answers
+to come, by the mean length of those that have ended.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+_CHARS_PER_TOKEN = 4
+
+
+def num_tokens(text: str) -> int:
+    """Return the estimated number of tokens of a text: one for every four characters, at least 1."""
+    return len(text) // _CHARS_PER_TOKEN + 1
+
 
 _LEAST_SHARE = 1 / 200
 """Weight of a new answer in the mean once many have been seen: so the mean follows a workload that

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from stretto.documents.sentences import split_sentences
-from stretto.documents.stems import STOP_STEMS, stems
+from stretto.documents.sentences import STOP_STEMS, split_sentences, stems
 from stretto.documents.tables import ROW_MARK
 
 NOT_FOUND = "Probably not in the documents."

@@ -5,7 +5,7 @@ The names of this package are public, and are imported when they are first used.
 
 from typing import TYPE_CHECKING
 
-from stretto.model.lazy_names import lazy_names
+from stretto.model.extras import lazy_names
 
 if TYPE_CHECKING:
     from stretto.engines.catalogue import (

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from stretto.costs.fit_profile import fit_profile
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.engines.contract import AsyncLLM
 from stretto.engines.measurement import Measurement
 from stretto.graph.op_workloads import text_of_words

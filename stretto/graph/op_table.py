@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph import control_ops, op_workloads
 from stretto.graph.graph import ANSWER, HINT, RECORD, Primitive
 from stretto.graph.ops import ANYTHING, OUTSIDE, Inputs, Ops, OpSpec, Port, Settings

@@ -156,7 +156,7 @@ class EngineBusy(EngineUnavailable):
     """A server has refused a request without beginning it, because it is overloaded (HTTP 429 or 503).
 
     It asks to be left alone for `retry_after_s` seconds; 0 if it names no time. At most 30 s of rest are
-    given (`cluster/probe_times.py`). The request goes elsewhere, or waits for the server, until its deadline
+    given (`runtime/probing.py`). The request goes elsewhere, or waits for the server, until its deadline
     or for the engine's `recover_s` seconds.
     """
 

@@ -1,13 +1,16 @@
 """The extras of the installed package, which bring what optional features need.
 
 A feature imports its packages where it is used, within `imports_of`. A command that is about to use several
-features asks for their packages first, with `check_installed`.
+features asks for their packages first, with `check_installed`. Public names of a package that need much are
+imported when they are first used (`lazy_names`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 
 from stretto.model.errors import ConfigError
@@ -56,3 +59,22 @@ def is_installed(*packages: str) -> bool:
 
 def _missing(extra: str, feature: str, package: str) -> ConfigError:
     return ConfigError(f"{feature} needs the package {package}: pip install 'stretto[{extra}]'")
+
+
+def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], object]:
+    """Return the function `__getattr__` of a package. It imports a name from its module, and keeps it.
+
+    Args:
+        modules: the names by the module that defines them, below the package.
+    """
+    module_of = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
+
+    def find(name: str) -> object:
+        """Import a public name. Raises AttributeError for any other name."""
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found: object = getattr(import_module(module_of[name]), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return find

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stretto.cluster.block_hashes import BlockHash, Hasher
-from stretto.cluster.held_blocks import HeldBlocks
+from stretto.cluster.held_blocks import NO_LOADING, HeldBlocks, LoadingShares
 from stretto.cluster.kv_events import AllBlocksCleared, BlockStored, KVEvent
-from stretto.cluster.loading import NO_LOADING, LoadingShares
 from stretto.router.messages import WorkerId
 
 

@@ -8,9 +8,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from stretto.cluster.held_blocks import loading_shares
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.loading import loading_shares
 from stretto.cluster.placement import Choice, Dispatched, Emptied, Ended, Joined, Left, Placement
 from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prompt_keys import BYTES

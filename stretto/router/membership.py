@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stretto.cluster.loading import loading_shares
+from stretto.cluster.held_blocks import loading_shares
 from stretto.model.errors import ConfigError
 from stretto.router.held_blocks import HeldByWorkers
 from stretto.router.learned_slots import JUST_SENT_S

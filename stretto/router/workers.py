@@ -27,8 +27,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from stretto.cluster.fleet import Fleet
-from stretto.cluster.restarts import delay_s
-from stretto.cluster.transitions import State
+from stretto.cluster.transitions import State, delay_s
 from stretto.engines.openai_server.server import OpenAIServer
 from stretto.model.errors import ConfigError
 from stretto.model.replica import Replica

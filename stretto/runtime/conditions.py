@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stretto.engines.processor import num_cores
-from stretto.graph.passes.conditions import Conditions
+from stretto.graph.passes.base import Conditions
 from stretto.model.deployment import Deployment
 from stretto.model.replica import Replica
 from stretto.runtime.devices import has_accelerator

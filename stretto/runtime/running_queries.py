@@ -8,8 +8,7 @@ from itertools import count
 
 from stretto.model.errors import DeadlineExceeded, InternalError, Overloaded, QueryCancelled, UserError
 from stretto.runtime.query import Query, StartedQuery
-from stretto.runtime.session_state import SessionState
-from stretto.runtime.slots import Slots
+from stretto.runtime.session_state import SessionState, Slots
 from stretto.sched.actions import Emit, Reply, Settled
 
 

@@ -31,12 +31,13 @@ from stretto.model.tasks import Objective
 from stretto.runtime.conditions import idle_conditions
 from stretto.runtime.home_process import HomeProcess
 from stretto.runtime.input_checks import (
+    Preparation,
+    PreparedQuery,
     check_options,
     check_program,
     check_tenant,
 )
 from stretto.runtime.loop_thread import LoopThread, iterate_on, run_on
-from stretto.runtime.prepared_query import Preparation, PreparedQuery
 from stretto.runtime.pump import Pump
 from stretto.runtime.query import Query, QueryOptions, StartedQuery
 from stretto.runtime.replica_changes import ReplicaChanges

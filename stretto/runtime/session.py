@@ -20,9 +20,8 @@ from stretto.runtime.input_checks import (
     check_value,
     check_values,
 )
-from stretto.runtime.session_state import NO_USAGE, SessionState
+from stretto.runtime.session_state import NO_USAGE, SessionState, Slots
 from stretto.runtime.session_variables import SessionVariable
-from stretto.runtime.slots import Slots
 from stretto.sched.messages import Close, Drop, Event, Extend, Provide, Unwant, Want
 
 Plan = Callable[[Template | Graph | ExecutionGraph, Configuration | None], ExecutionGraph]

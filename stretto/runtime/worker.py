@@ -13,15 +13,14 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from stretto.cluster.messages import KVReport
-from stretto.cluster.probe_times import ProbeTimes, asked_rest_s, is_suspicious
-from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, ProbedEngine, RetainingLLM, SteppedLLM, StoppableEngine
+from stretto.engines.processor import COMPUTING
 from stretto.model.errors import BadReply, EngineUnavailable, StrettoError
 from stretto.model.foreign import described, typed
 from stretto.model.record import record
 from stretto.model.references import load_task
 from stretto.model.tasks import Done, Failed, LLMTask, Piece, Reuse, Started, Task
-from stretto.runtime.probing import Probing
+from stretto.runtime.probing import ProbeTimes, Probing, asked_rest_s, is_suspicious
 from stretto.sched.engine_events import (
     AllSuspended,
     BatchDone,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.engines.contract import SteppedLLM
 from stretto.engines.scripted.task_queue import TaskQueue
 from stretto.model.replica import Engine, Replica

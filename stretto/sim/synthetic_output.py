@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 from zlib import crc32
 
+from stretto.costs.mean_output import num_tokens
 from stretto.costs.output_lengths import LengthsBySource
-from stretto.costs.tokens import num_tokens
 from stretto.model.tasks import Decode, LLMTask
 from stretto.model.values import Prompt
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stretto.cluster.messages import StartInstance, StopInstance
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.graph import Graph
 from stretto.graph.passes.weigh import WEIGHED
 from stretto.graph.text import print_graph

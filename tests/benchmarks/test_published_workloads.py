@@ -19,7 +19,7 @@ from benchmarks.sim.published_workloads import (
     submits,
     workload,
 )
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.model.errors import ConfigError
 from stretto.sim.agent_load import request_graph
 from stretto.sim.synthetic_output import made_up_token_ids

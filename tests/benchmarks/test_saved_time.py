@@ -8,7 +8,7 @@ from benchmarks.passes.benchmark import PassesSize, measure
 from benchmarks.passes.real import BUSY, REAL, RealConfig
 from benchmarks.passes.virtual import ABLATION, END_TO_END, PAPER, POLICIES_ONE, Setting, end_to_end_s
 from benchmarks.registry import BenchmarkOptions
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.passes.pipeline import PASSES
 from stretto.model.tasks import Decode, Done, LLMTask
 from stretto.model.values import Segment

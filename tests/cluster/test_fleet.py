@@ -11,7 +11,7 @@ from support.replicas import replica
 
 from stretto.cluster.fleet import Fleet
 from stretto.cluster.messages import FleetAction, StartInstance, StopInstance
-from stretto.cluster.restarts import MAX_FAILED_STARTS, delay_s
+from stretto.cluster.transitions import MAX_FAILED_STARTS, delay_s
 from stretto.model.errors import (
     ConfigError,
     EngineTimeout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from stretto.cluster.load_order import Load, LoadOrder
+from stretto.cluster.instances import Load, LoadOrder
 
 
 def test_the_choice_is_that_of_a_search_through_all() -> None:

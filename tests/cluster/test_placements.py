@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.kv_events import BlockStored
-from stretto.cluster.load_order import Load
 from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import Choice, Dispatched, Left, Placement
 from stretto.cluster.placement_request import PlacementRequest, PromptKey

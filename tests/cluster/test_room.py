@@ -10,7 +10,7 @@ import pytest
 
 from stretto.cluster.room.blocks_inside import BlocksInside
 from stretto.cluster.room.contexts import Context, Program, RoomRequest
-from stretto.cluster.room.kv_belief import KVBelief
+from stretto.cluster.room.instance_room import KVBelief
 from stretto.cluster.room.room import Entered, Room
 from stretto.cluster.room.silences import Returns, Silences, end_s, silence_bin
 from stretto.model.tasks import Usage

@@ -9,8 +9,7 @@ from random import Random
 
 import pytest
 
-from stretto.documents.blobs import without_blobs
-from stretto.documents.parse import parse_bytes
+from stretto.documents.parse import parse_bytes, without_blobs
 
 DATA = Random(0).randbytes(3001)
 BASE64 = base64.b64encode(DATA).decode()

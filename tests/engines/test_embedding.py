@@ -20,8 +20,7 @@ from stretto.engines.batch import local_models
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
 from stretto.engines.batch.leading_text import LeadingText
 from stretto.engines.batch.local_models import MINILM, minilm_path
-from stretto.engines.computing import Computing
-from stretto.engines.processor import has_bfloat16
+from stretto.engines.processor import Computing, has_bfloat16
 from stretto.model.errors import BadReply, ConfigError, EngineFailure
 from stretto.model.tasks import Task
 from stretto.model.values import Chunk, Document, Hit

@@ -16,9 +16,8 @@ from support.kv_publisher import CLEARED, Publisher, publishing, removed, stored
 from support.openai_stub import OpenAIStub, Reply
 
 from stretto.cluster.block_hashes import Hasher
-from stretto.cluster.held_blocks import HeldBlocks
+from stretto.cluster.held_blocks import HeldBlocks, LoadingShares
 from stretto.cluster.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
-from stretto.cluster.loading import LoadingShares
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.engines.openai_server.kv_event_stream import KVEventStream

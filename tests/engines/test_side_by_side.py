@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from stretto.engines.batch.side_by_side import SideBySide
-from stretto.engines.computing import Computing
+from stretto.engines.processor import Computing
 
 
 def nothing() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from stretto.engines.transformer.attention import Decodes, Keys, PrefillChunk
 from stretto.engines.transformer.config import ModelConfig
 from stretto.engines.transformer.kv_cache import KVCache
+from stretto.engines.transformer.running_task import TextStream
 from stretto.engines.transformer.sampler import choose
-from stretto.engines.transformer.text_stream import TextStream
 from stretto.engines.transformer.token_choice import TokenChoice
 from stretto.llm.output.sampling import noise_seed
 from stretto.model.tasks import Decode

@@ -11,7 +11,7 @@ from support.random_apps import App, apps
 
 from stretto.graph.graph import Graph
 from stretto.graph.op_table import OPS
-from stretto.graph.passes.conditions import Conditions
+from stretto.graph.passes.base import Conditions
 from stretto.graph.passes.pipeline import PASSES, run_passes
 from stretto.graph.passes.predict import predict
 from stretto.graph.passes.steps import Steps

@@ -12,7 +12,7 @@ from stretto.apps.template import Template
 from stretto.apps.vocabulary import DEFAULT
 from stretto.graph.graph import Graph
 from stretto.graph.op_table import OPS
-from stretto.graph.passes.conditions import Conditions, rounded_load
+from stretto.graph.passes.base import Conditions, rounded_load
 from stretto.graph.passes.parts import cut
 from stretto.graph.passes.pipeline import PASSES, optimise
 from stretto.graph.passes.predict import Prediction, predict

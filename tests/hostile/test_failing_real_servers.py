@@ -28,7 +28,6 @@ from support.openai_stub import OpenAIStub, Reply
 
 from stretto import Runtime
 from stretto import programs as P  # noqa: N812
-from stretto.cluster import probe_times
 from stretto.emulate.fleet import check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.batch.server.config import BatchServerConfig
@@ -41,6 +40,7 @@ from stretto.graph.text import parse_graph
 from stretto.model.deployment import Deployment
 from stretto.model.errors import BadReply, BadServer, EngineFailure
 from stretto.model.replica import Engine, Replica
+from stretto.runtime import probing
 from stretto.runtime.query import Query
 
 RUNS_ALL = int(os.environ.get("STRETTO_FAULT_RUNS", "0")) > 0
@@ -289,7 +289,7 @@ def test_a_request_that_a_server_refuses_is_not_tried_elsewhere(placement: str) 
 def test_the_only_server_is_asked_again_though_it_wanted_to_be_left_alone_for_years(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probe_times, "MAX_REST_S", 0.2)
+    monkeypatch.setattr(probing, "MAX_REST_S", 0.2)
     call = graph(CALL)
     long = {"Retry-After": "1000000000"}
 

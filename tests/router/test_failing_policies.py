@@ -8,8 +8,7 @@ import pytest
 from support.routing import WHOLE, routing, run
 
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.placement import Binds, Choice, Placement, PlacementEvent
 from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.placements.table import PLACEMENTS

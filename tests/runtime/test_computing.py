@@ -11,7 +11,7 @@ from support.virtual_loop import in_real_time
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto import Runtime, Task, deploy
-from stretto.engines.computing import Computing
+from stretto.engines.processor import Computing
 from stretto.model.tasks import LLMEvent
 
 NOBODY = -1

@@ -10,7 +10,7 @@ from stretto import Input, Runtime, Template
 from stretto.components import LLMCall
 from stretto.engines.llms import llm_engine
 from stretto.model.tasks import Ending
-from stretto.sched.endings import endings_of
+from stretto.sched.queries.outcome import endings_of
 from stretto.trace.chrome import chrome_trace
 from stretto.trace.recorder import Recorder
 

@@ -14,7 +14,7 @@ from support.virtual_loop import in_virtual_time
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from benchmarks.common.simulated_answers import as_max_tokens
 from stretto import Runtime
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph

@@ -10,7 +10,7 @@ from support.virtual_loop import in_virtual_time
 
 from stretto.runtime.query import Query
 from stretto.runtime.session import Session
-from stretto.runtime.slots import Slots
+from stretto.runtime.session_state import Slots
 from stretto.sched.actions import Reply
 from stretto.sched.queries.session import SessionMachine as Machine
 

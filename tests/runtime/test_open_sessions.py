@@ -27,7 +27,7 @@ from stretto.model.errors import (
 )
 from stretto.model.values import ABSENT, Document
 from stretto.runtime.session import Session
-from stretto.runtime.slots import Slots
+from stretto.runtime.session_state import Slots
 from stretto.sched.messages import Event
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.snapshot import EnginePicture, InstancePicture

@@ -12,12 +12,12 @@ from support.machines import batch_engine, batch_request, llm_engine, llm_reques
 from support.replicas import replica
 
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.cluster.probe_times import MAX_PROBE_S, ProbeTimes
 from stretto.engines.openai_server import OpenAIServerConfig
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineBusy, EngineUnavailable, StrettoError
 from stretto.model.tasks import Failed, Piece
 from stretto.model.values import Failure
+from stretto.runtime.probing import MAX_PROBE_S, ProbeTimes
 from stretto.sched.actions import Admit, StartBatch
 from stretto.sched.engines.batch_scheduler import BatchScheduler
 from stretto.sched.llm.scheduler import LLMScheduler

@@ -10,8 +10,8 @@ from support.machines import batch_request, llm_request
 
 from benchmarks.baselines import ORDERS
 from stretto.model.tasks import Decode, QueryRecord
+from stretto.sched.orders.earliest import EVERY
 from stretto.sched.orders.order import MAX_ASKED, Hold, Order, OrderConfig, Take
-from stretto.sched.orders.overdue import EVERY
 from stretto.sched.queries.request import QueueEntry, StepRequest
 
 CONFIG = OrderConfig(age_limit_s=10.0, fill_timeout_s=0.5)

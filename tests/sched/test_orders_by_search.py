@@ -12,8 +12,8 @@ from support.machines import batch_request, llm_request
 from benchmarks.baselines import ORDERS
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.sched.orders.ageing import AgeingClock, aged_key
+from stretto.sched.orders.earliest import EVERY
 from stretto.sched.orders.order import MAX_ASKED, Hold, OrderConfig, Take
-from stretto.sched.orders.overdue import EVERY
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.request import QueueEntry, StepRequest
 

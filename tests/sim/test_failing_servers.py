@@ -21,7 +21,6 @@ from support.outages import Outage, OutageKind
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig
 from stretto.cluster.placements.table import PLACEMENTS
-from stretto.cluster.probe_times import MAX_REST_S
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
@@ -32,6 +31,7 @@ from stretto.model.errors import EngineFailure
 from stretto.model.profile import Profile
 from stretto.model.replica import Engine, Replica
 from stretto.model.tasks import Decode, LLMTask
+from stretto.runtime.probing import MAX_REST_S
 from stretto.sched.messages import Submit
 from stretto.sim.driver import VirtualDriver
 from stretto.sim.simulated_model import SimulatedModel

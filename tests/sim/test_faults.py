@@ -24,7 +24,7 @@ from stretto.apps.plan_cache import PlanCache
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.kv_events import BlockRemoved, BlockStored, KVEvent
 from stretto.cluster.messages import StopInstance
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.passes.pipeline import PASSES
 from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.deployment import Deployment, deploy

@@ -21,9 +21,8 @@ from benchmarks.baselines import PLACEMENTS
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from stretto.apps.vocabulary import DEFAULT
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.kv_events import KVEvent
-from stretto.cluster.load_order import Load
 from stretto.cluster.placement import (
     Bound,
     Choice,

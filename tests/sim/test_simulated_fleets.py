@@ -17,7 +17,7 @@ from support.machines import compiled
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto import DEFAULT
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.load_order import Load
+from stretto.cluster.instances import Load
 from stretto.cluster.messages import DrainHow, StartInstance, StopInstance
 from stretto.cluster.placement import Placement, PlacementEvent
 from stretto.cluster.placements.least_seconds import LeastSeconds

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.model.values import Segment
 from stretto.sim.synthetic_output import filler, made_up_token_ids, prompt_ids
 from stretto.sim.traces import TraceRequest, read_azure

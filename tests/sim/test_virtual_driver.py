@@ -11,7 +11,7 @@ from support.machines import compiled
 
 from benchmarks.common.fake_engines import FakeBatch, FakeBatchConfig, FakeLLM, FakeLLMConfig
 from stretto.cluster.messages import StopInstance
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import (
     ConfigError,

@@ -24,9 +24,8 @@ from stretto import DEFAULT, Runtime
 from stretto.cluster.block_hashes import BlockHash
 from stretto.cluster.held_blocks import HeldBlocks
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.kv_events import BlockRemoved, BlockStored
-from stretto.cluster.load_order import Load
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import (
     Binds,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.placement import Binds, Choice, Placement, PlacementEvent
 from stretto.cluster.placement_request import PlacementRequest
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from stretto.cluster.probe_times import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.model.errors import (
     BadServer,
     ConfigError,
@@ -17,6 +16,7 @@ from stretto.model.errors import (
     EngineUnavailable,
     EngineUnreachable,
 )
+from stretto.runtime.probing import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.sched.engine_events import InstanceReady, InstanceSuspected
 from stretto.sched.messages import Event
 from stretto.sim.instances import InstanceKey, SimulatedInstances

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stretto import DEFAULT, Component, Input, Template, deploy
 from stretto.apps.components.builder import Builder
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.graph.graph import Ref
 from stretto.graph.op_workloads import text_of_words

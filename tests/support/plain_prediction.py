@@ -5,11 +5,10 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.graph import HINT, Constant, Graph, Primitive
 from stretto.graph.ops import Ops
-from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT, Profiles
-from stretto.graph.passes.conditions import Conditions
+from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT, Conditions, Profiles
 from stretto.graph.passes.predict import Prediction
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode

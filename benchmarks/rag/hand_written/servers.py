@@ -12,8 +12,8 @@ from itertools import count
 from threading import Thread
 from typing import Any
 
-from stretto.engines.computing import COMPUTING
 from stretto.engines.contract import BatchEngine, SteppedLLM
+from stretto.engines.processor import COMPUTING
 from stretto.model.deployment import Deployment
 from stretto.model.tasks import Decode, Done, Failed, LLMEvent, LLMTask, Task
 from stretto.model.values import Prompt

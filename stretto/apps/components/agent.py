@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from stretto.apps.components.bounds import at_least
 from stretto.apps.components.builder import Builder
-from stretto.apps.components.component import Component
+from stretto.apps.components.component import Component, at_least
 from stretto.apps.components.tool_prompts import signature_of, turn_schema
 from stretto.graph.graph import RECORD, Arg, Graph, Ref
 from stretto.graph.ops import Port

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.apps.components.bounds import at_least
 from stretto.apps.components.builder import Builder
-from stretto.apps.components.component import Component
+from stretto.apps.components.component import Component, at_least
 from stretto.apps.components.prompt_segments import load_prompt, parse_prompt
 from stretto.graph.graph import Arg, Graph, Ref
 from stretto.graph.ops import Port

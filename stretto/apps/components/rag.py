@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.apps.components.bounds import at_least, at_most, check_chunks
 from stretto.apps.components.builder import Builder
-from stretto.apps.components.component import Component
+from stretto.apps.components.component import Component, at_least, at_most, check_chunks
 from stretto.graph.graph import Arg, Ref
 from stretto.graph.ops import Port
 from stretto.graph.types import item_type

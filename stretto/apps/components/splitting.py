@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stretto.apps.components.bounds import check_chunks
 from stretto.apps.components.builder import Builder
-from stretto.apps.components.component import Component
+from stretto.apps.components.component import Component, check_chunks
 from stretto.graph.graph import Ref
 from stretto.graph.ops import Port
 

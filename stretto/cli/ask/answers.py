@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.markup import escape
 
-from stretto.cli.terminal import note, shown
+from stretto.cli.verbosity import note, shown
 from stretto.documents.quotes import Citation, cite
 from stretto.documents.text import decode
 from stretto.model.errors import StrettoError

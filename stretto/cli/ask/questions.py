@@ -19,7 +19,7 @@ from stretto.cli.engines import Assembled
 from stretto.cli.indexing import NAME, Indexed, IndexingRecorder, indexing_template
 from stretto.cli.progress import bar, spinner
 from stretto.cli.reachable import out_of_reach
-from stretto.cli.terminal import note
+from stretto.cli.verbosity import note
 from stretto.model.deployment import Deployment
 from stretto.model.errors import NotSaved, StrettoError
 from stretto.model.tasks import Ending

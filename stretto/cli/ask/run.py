@@ -23,8 +23,7 @@ from stretto.cli.ask.questions import Questions, recorded
 from stretto.cli.ask.saved_answers import open_answers, saved_in
 from stretto.cli.collections import by_absolute_path, collections_engine, missing, opened
 from stretto.cli.indexing import NAME, IndexingRecorder, indexing_template
-from stretto.cli.terminal import note
-from stretto.cli.verbosity import shows_notes
+from stretto.cli.verbosity import note, shows_notes
 from stretto.model.deployment import Deployment
 from stretto.runtime.conditions import idle_conditions
 from stretto.trace.chrome import chrome_trace

@@ -13,11 +13,9 @@ Preble §4.2, where a prefix that is longer than the rest decides the place.
 
 from __future__ import annotations
 
-from stretto.cluster.held_blocks import HeldBlocks
+from stretto.cluster.held_blocks import HeldBlocks, loading_shares
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
-from stretto.cluster.loading import loading_shares
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.messages import KVReport
 from stretto.cluster.placement import Choice, Emptied, KeyUse, Left, Placement, PlacementEvent
 from stretto.cluster.placement_request import PlacementRequest

@@ -26,8 +26,7 @@ from stretto.cluster.class_loads import ClassLoads, latency_room
 from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.index_members import HeldTokens
 from stretto.cluster.instance_view import InstanceView
-from stretto.cluster.instances import InstanceTable
-from stretto.cluster.load_order import Load
+from stretto.cluster.instances import InstanceTable, Load
 from stretto.cluster.placement import Choice, KeyUse, Placement, PlacementEvent
 from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_index import PrefixIndex

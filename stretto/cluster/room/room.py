@@ -10,7 +10,7 @@ beside those inside; what does not fit is *held*. The rules:
   not hold its next prompt.
 - Who is inside leaves when its program has ended, or has been silent so long that it is not likely to be back
   while keeping its tokens costs less than computing them again.
-- Nothing that clients say is relied on: ends (`silences.py`), sizes (`kv_belief.py`), names
+- Nothing that clients say is relied on: ends (`silences.py`), sizes (`instance_room.py`), names
   (`context_index.py`).
 - Of those that are held, the oldest for its need is next (`turns.py`). When it has not fitted for long, the
   reserve is not kept from it, and an instance is cleared for it: nobody enters there, and who comes back is
@@ -32,12 +32,11 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.room.call_means import EnteredRate
 from stretto.cluster.room.context_index import ContextIndex
 from stretto.cluster.room.contexts import Context, RoomRequest
-from stretto.cluster.room.held import Held, Holding
 from stretto.cluster.room.instance_room import InstanceRoom
 from stretto.cluster.room.rooms import Rooms
 from stretto.cluster.room.silences import Returns, Silences
 from stretto.cluster.room.silent_contexts import SilentContexts
-from stretto.cluster.room.turns import HeldTurns
+from stretto.cluster.room.turns import Held, HeldTurns, Holding
 from stretto.model.record import record
 from stretto.model.tasks import Usage
 

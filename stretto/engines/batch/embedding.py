@@ -21,9 +21,8 @@ from stretto.engines.batch.applications import OpApplication, answer_batch, unwa
 from stretto.engines.batch.leading_text import LeadingText
 from stretto.engines.batch.local_models import MINILM, checked_minilm, loading_model
 from stretto.engines.batch.side_by_side import SideBySide
-from stretto.engines.computing import COMPUTING, Computing
 from stretto.engines.contract import BatchEngine
-from stretto.engines.processor import has_bfloat16, num_cores
+from stretto.engines.processor import COMPUTING, Computing, has_bfloat16, num_cores
 from stretto.model.errors import BadReply, ConfigError
 from stretto.model.extras import imports_of
 from stretto.model.tasks import Task

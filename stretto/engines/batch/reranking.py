@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from typing import TypeAlias
 
-from stretto.documents.sentences import split_sentences
-from stretto.documents.stems import STOP_STEMS, stems
+from stretto.documents.sentences import STOP_STEMS, split_sentences, stems
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.embedding import DTYPES
 from stretto.engines.batch.local_models import loading_model

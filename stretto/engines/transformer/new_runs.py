@@ -9,9 +9,8 @@ from typing import TypeAlias
 from stretto.engines.decoding import max_new_tokens
 from stretto.engines.prompt_tokens import PromptTokenizer
 from stretto.engines.transformer.options import Comparison, OptionPath, compares_options
-from stretto.engines.transformer.running_task import RunningTask
+from stretto.engines.transformer.running_task import RunningTask, TextStream
 from stretto.engines.transformer.structured import Structures
-from stretto.engines.transformer.text_stream import TextStream
 from stretto.llm.output.output import DecodeOutput
 from stretto.llm.output.sampling import check_sampling, ending_tokens
 from stretto.llm.output.thoughts import Opening

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.engines.tokenizer_files import load_tokenizer
+from stretto.engines.prompt_tokens import load_tokenizer
 from stretto.engines.transformer.token_texts import END, NOTHING, TokenTexts, mark_of
 from stretto.model.errors import ConfigError, EngineFailure, StrettoError
 from stretto.model.extras import imports_of

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.graph import HINT, Constant, Primitive, PromptParts, Ref
 from stretto.graph.ops import Ops
-from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT, texts_of
-from stretto.graph.passes.conditions import Conditions
+from stretto.graph.passes.base import DEFAULT_PROFILE, TOKENS_PER_SLOT, Conditions, texts_of
 from stretto.model.profile import Profile
 from stretto.model.tasks import Decode
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from stretto.graph.graph import Graph
 from stretto.graph.op_table import OPS
 from stretto.graph.ops import Ops
-from stretto.graph.passes.base import Pass
-from stretto.graph.passes.conditions import Conditions
+from stretto.graph.passes.base import Conditions, Pass
 from stretto.graph.passes.pipeline import PASSES, apply_pass, optimise
 from stretto.graph.passes.predict import Prediction, predict
 from stretto.graph.passes.steps import Steps

@@ -22,9 +22,8 @@ import math
 from collections.abc import Sequence
 
 from stretto.cluster.kv_events import KVEvent, Medium
-from stretto.llm.cache.block_pool import BlockPool
+from stretto.llm.cache.block_pool import BlockPool, CacheEventLog
 from stretto.llm.cache.block_runs import BlockRun
-from stretto.llm.cache.event_log import CacheEventLog
 from stretto.llm.cache.eviction import EvictionQueue
 from stretto.llm.cache.tree import CacheHit, CacheTree
 

@@ -8,12 +8,12 @@ from collections.abc import Coroutine, Sequence
 
 from stretto.cluster.kv_events import KVEvent
 from stretto.cluster.messages import KVReport
-from stretto.cluster.probe_times import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.engines.contract import AsyncLLM
 from stretto.model.errors import BadReply, EngineBusy, EngineTimeout, EngineUnavailable, StrettoError
 from stretto.model.foreign import raised, typed
 from stretto.model.tasks import Done, Failed, LLMEvent, LLMTask
 from stretto.runtime.instances.instance import Post
+from stretto.runtime.probing import ProbeTimes, asked_rest_s, is_suspicious
 from stretto.runtime.worker import (
     AdmitTask,
     Command,

@@ -15,8 +15,7 @@ from stretto.model.references import load_inputs
 from stretto.model.replica import Engine
 from stretto.model.tasks import Task
 from stretto.sched.engines.batch_retries import BatchRetries
-from stretto.sched.engines.idle_instances import IdleInstances
-from stretto.sched.engines.kept_state import BatchPart
+from stretto.sched.engines.idle_instances import BatchPart, IdleInstances
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.orders.order import Hold
 from stretto.sched.queries.request import QueueEntry, StepRequest

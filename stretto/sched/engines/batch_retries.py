@@ -15,7 +15,7 @@ from stretto.model.errors import EffectInDoubt, StrettoError
 from stretto.model.record import record
 from stretto.model.replica import Engine
 from stretto.model.tasks import Task
-from stretto.sched.engines.kept_state import BatchPart, KeptState
+from stretto.sched.engines.idle_instances import BatchPart, KeptState
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.queries.request import QueueEntry
 from stretto.sched.queries.results import Report, failed, is_attempt

@@ -22,9 +22,8 @@ from stretto.model.replica import Engine
 from stretto.sched.actions import Action, CancelTask, StartBatch
 from stretto.sched.engines.batch_filling import BatchFilling, FilledBatch, num_batch_tokens, task_of
 from stretto.sched.engines.batch_retries import BatchRetries, RunningBatch
-from stretto.sched.engines.idle_instances import IdleInstances
+from stretto.sched.engines.idle_instances import IdleInstances, KeptState
 from stretto.sched.engines.instances import EngineInstances
-from stretto.sched.engines.kept_state import KeptState
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder, prices_s

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from stretto.model.profile import Profile
 from stretto.model.replica import Engine
 from stretto.sched.by_step import ByStep
-from stretto.sched.engines.offline_work import OfflineWork
-from stretto.sched.engines.service_classes import ServiceClasses
-from stretto.sched.engines.waiting_ages import WaitingAges
+from stretto.sched.engines.service_classes import OfflineWork, ServiceClasses, WaitingAges
 from stretto.sched.orders.order import Fits, Hold, NewOrder, OrderConfig, Take
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.demand import Demand

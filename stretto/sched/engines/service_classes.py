@@ -1,5 +1,5 @@
-"""The classes of the work that waits at one engine: which class is served next, and each one's order of
-service.
+"""The classes of the work that waits at one engine: which class is served next, each one's order of
+service, when offline work must begin to keep its deadline, and which entry has waited longest.
 """
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 import reprlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from stretto.model.errors import InternalError
 from stretto.model.replica import Engine
@@ -15,6 +16,96 @@ from stretto.model.tasks import Objective
 from stretto.sched.orders import order_of
 from stretto.sched.orders.order import Fits, Hold, NewOrder, Order, OrderConfig, Rank, Take
 from stretto.sched.queries.request import QueueEntry
+
+
+class WaitingAges:
+    """Which entry of a queue has waited longest.
+
+    Args:
+        waiting: the entries that wait. One that has left the queue has no items left.
+    """
+
+    def __init__(self, waiting: Iterable[QueueEntry]) -> None:
+        self._waiting = waiting
+        # A heap, in which entries that have left stay until they are first.
+        self._ages: list[tuple[float, int, QueueEntry]] | None = None
+
+    def add(self, entry: QueueEntry) -> None:
+        """Note an entry that comes."""
+        if self._ages is not None:
+            heappush(self._ages, (*entry.arrival, entry))
+
+    def oldest(self) -> QueueEntry | None:
+        """Return the entry that has waited longest, of those that were not passed over; None if
+        there is none.
+
+        The first call looks at all entries. Later ones take O(log n), until `forget`.
+        """
+        if self._ages is None:
+            self._ages = [(*entry.arrival, entry) for entry in self._waiting]
+            heapify(self._ages)
+        while self._ages and (entry := self._ages[0][-1]).lo == entry.hi:
+            heappop(self._ages)
+        return self._ages[0][-1] if self._ages else None
+
+    def pass_over_oldest(self) -> None:
+        """Let `oldest` return the next entry from now on, though the first one still waits."""
+        if self._ages:
+            heappop(self._ages)
+
+    def forget(self) -> None:
+        """Keep no order by age any more; `oldest` makes a new one, of all entries."""
+        self._ages = None
+
+
+_WINDOWS = 2.0
+"""Multiple of the predicted time of offline work that is left for it before its deadline."""
+
+
+class OfflineWork:
+    """The offline entries of one queue. An entry that was taken whole or removed is priced at nothing."""
+
+    def __init__(self, config: OrderConfig) -> None:
+        self._config = config
+        self._seconds: dict[QueueEntry, float] = {}  # predicted, of each that waits
+        self._all_s = 0.0
+        self._windows: list[tuple[float, int, QueueEntry]] = []  # a heap, in which old entries may stay
+
+    def add(self, entry: QueueEntry) -> None:
+        """Add an entry that waits."""
+        self.price(entry, entry.lo)
+        start_by_s = self._config.account.start_by_s(entry.request)
+        if start_by_s < math.inf and not entry.alone:
+            heappush(self._windows, (start_by_s, entry.number, entry))
+
+    def price(self, entry: QueueEntry, lo: int) -> None:
+        """Count the items of an entry from `lo` on as the ones that wait."""
+        self._all_s -= self._seconds.pop(entry, 0.0)
+        if lo < entry.hi:
+            config, num_output = self._config, entry.num_output * (entry.hi - lo)
+            seconds = config.unit_s * entry.num_units(lo, entry.hi) + config.output_s * num_output
+            self._seconds[entry] = seconds
+            self._all_s += seconds
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._seconds.clear()
+        self._windows.clear()
+        self._all_s = 0.0
+
+    def take_urgent(self, num_serving: Callable[[], int], now_s: float) -> QueueEntry | None:
+        """Remove and return an entry that must begin, as what waits would take longer at `num_serving`
+        instances than is left. None if there is none.
+        """
+        while self._windows and self._windows[0][2] not in self._seconds:
+            heappop(self._windows)
+        if not self._windows:
+            return None
+        left_s = _WINDOWS * self._all_s / max(1, num_serving())
+        if now_s < self._windows[0][0] - left_s:
+            return None
+        return heappop(self._windows)[2]
+
 
 _CLASSES: Sequence[Objective | None] = ("latency", "throughput", None, "offline")
 _CLASS_RANKS: Mapping[Objective | None, float] = {

@@ -11,7 +11,7 @@ from stretto.cluster.instances import InstanceTable
 from stretto.cluster.messages import InstanceId
 from stretto.model.replica import Replica
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
-from stretto.sched.llm.running_request import Running
+from stretto.sched.llm.running_requests import Running
 from stretto.sched.queries.request import QueueEntry
 
 

@@ -7,8 +7,7 @@ engine, because models differ in how much they write.
 
 from __future__ import annotations
 
-from stretto.costs.mean_output import MeanOutput
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import MeanOutput, num_tokens
 from stretto.model.tasks import Usage
 from stretto.sched.queries.request import StepRequest
 

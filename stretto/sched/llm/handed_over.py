@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto.sched.actions import Reprioritise
-from stretto.sched.llm.running_request import Running
+from stretto.sched.llm.running_requests import Running
 from stretto.sched.orders.order import Rank
 from stretto.sched.queries.demand import Demand
 from stretto.sched.queries.request import QueueEntry

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stretto.cluster.held_blocks import loading_shares
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
-from stretto.cluster.loading import loading_shares
 from stretto.cluster.messages import InstanceId, KVReport
 from stretto.cluster.placement import (
     Dispatched,
@@ -30,10 +30,9 @@ from stretto.costs.offline import OfflineLimits
 from stretto.model.replica import Engine, Replica
 from stretto.sched.llm.eligible import EligibleInstances
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
-from stretto.sched.llm.instance_choice import InstanceChoice
+from stretto.sched.llm.instance_choice import InstanceChoice, PolicyCalls
 from stretto.sched.llm.measured_times import MeasuredTimes
-from stretto.sched.llm.policy import PolicyCalls
-from stretto.sched.llm.running_request import Running
+from stretto.sched.llm.running_requests import Running
 from stretto.sched.llm.shared_context import SharedContext
 from stretto.sched.llm.waiting_loads import WaitingLoads
 from stretto.sched.queries.request import StepRequest

@@ -9,7 +9,7 @@ from stretto.model.errors import BadServer, EngineUnreachable, StrettoError
 from stretto.model.replica import Engine
 from stretto.sched.llm.eligible import EligibleInstances
 from stretto.sched.llm.reuse_forecasts import ReuseForecasts
-from stretto.sched.llm.running_request import Running
+from stretto.sched.llm.running_requests import Running
 from stretto.sched.orders.program_account import ProgramAccount
 from stretto.sched.queries.request import QueueEntry
 from stretto.sched.queries.results import Report, failed, is_attempt, is_worth_retrying

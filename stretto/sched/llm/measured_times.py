@@ -8,7 +8,7 @@ from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable
 from stretto.cluster.messages import InstanceId
 from stretto.sched.llm.expected_outputs import ExpectedOutputs
-from stretto.sched.llm.running_request import Running
+from stretto.sched.llm.running_requests import Running
 
 _SLOWNESS_WEIGHT = 0.3
 """Weight of an answer in the slowness of its instance: a few answers show that it has become slower."""

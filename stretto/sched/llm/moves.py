@@ -19,7 +19,7 @@ from stretto.cluster.messages import InstanceId
 from stretto.sched.engines.queue import heads
 from stretto.sched.llm.bound_requests import BoundRequests, anew, naming_move
 from stretto.sched.llm.loads import InstanceLoads
-from stretto.sched.llm.placement_requests import PlacementRequests
+from stretto.sched.llm.placing import PlacementRequests
 from stretto.sched.orders.order import MAX_ASKED
 
 _HEADS = 8

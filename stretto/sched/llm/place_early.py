@@ -18,8 +18,7 @@ from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.bound_requests import BoundRequests, anew, naming_move
 from stretto.sched.llm.loads import InstanceLoads
 from stretto.sched.llm.moves import Moves
-from stretto.sched.llm.placement_requests import PlacementRequests
-from stretto.sched.llm.placing import Placed
+from stretto.sched.llm.placing import Placed, PlacementRequests
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.orders.order import Hold
 from stretto.sched.queries.demand import Demand

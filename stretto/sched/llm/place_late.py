@@ -10,8 +10,7 @@ from stretto.cluster.placement_request import PlacementRequest
 from stretto.model.errors import InternalError
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.loads import InstanceLoads
-from stretto.sched.llm.placement_requests import PlacementRequests
-from stretto.sched.llm.placing import Placed, Placing
+from stretto.sched.llm.placing import Placed, PlacementRequests, Placing
 from stretto.sched.llm.shown_parts import ShownParts
 from stretto.sched.orders.order import Hold
 from stretto.sched.queries.request import QueueEntry

@@ -16,8 +16,8 @@ from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.prompt_keys import PromptKeys, bytes_key
 from stretto.cluster.room.contexts import RoomRequest
-from stretto.cluster.room.held import Holding
 from stretto.cluster.room.room import Room
+from stretto.cluster.room.turns import Holding
 from stretto.model.errors import NoRoom
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.replica import Engine, Replica

@@ -17,7 +17,7 @@ from itertools import count
 from stretto.cluster.messages import DrainHow, InstanceId, KVReport
 from stretto.cluster.placement import Placement
 from stretto.cluster.prompt_keys import PromptKeys, SpaceOf, no_space
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.llm.output.sampling import with_seed
 from stretto.model.errors import EngineTimeout, StrettoError
 from stretto.model.profile import Profile
@@ -32,15 +32,12 @@ from stretto.sched.llm.loads import InstanceLoads, mark
 from stretto.sched.llm.lost_requests import LostRequests, left_by
 from stretto.sched.llm.place_early import PlaceEarly
 from stretto.sched.llm.place_late import PlaceLate
-from stretto.sched.llm.placement_requests import PlacementRequests
-from stretto.sched.llm.placing import Placed, Placing
+from stretto.sched.llm.placing import Placed, PlacementRequests, Placing
 from stretto.sched.llm.prefills_ahead import PrefillsAhead
 from stretto.sched.llm.reuse_forecasts import ReuseForecasts
 from stretto.sched.llm.room_gate import RoomGate
-from stretto.sched.llm.run_apart import RunApart
-from stretto.sched.llm.running_request import Running, completed
-from stretto.sched.llm.running_requests import RunningRequests
-from stretto.sched.llm.shown_parts import ShownParts
+from stretto.sched.llm.running_requests import Running, RunningRequests, completed
+from stretto.sched.llm.shown_parts import RunApart, ShownParts
 from stretto.sched.llm.waiting_requests import WaitingRequests
 from stretto.sched.orders import ORDERS
 from stretto.sched.orders.order import NewOrder, prices_s

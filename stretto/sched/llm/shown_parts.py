@@ -3,7 +3,11 @@
 One kind has an answer that was shown in part: only a replica of the same model and dtype may continue it.
 Another is larger than every instance that serves, while one that may be down is large enough. A third was
 answered wrongly by every instance that serves, as by servers that have another model. The last has to run
-apart.
+apart: it was lost with an LLM instance, which it may have killed. The first time, all that shared the
+instance are tried again together: most instances die of something else. The last attempt is made apart: such
+a request goes out when no other one that was lost with an instance runs, and no such other goes out
+meanwhile. So a request that kills every instance fails by itself, and those that happened to share its
+instances end well.
 """
 
 from __future__ import annotations
@@ -17,9 +21,37 @@ from stretto.model.record import record
 from stretto.model.replica import Engine
 from stretto.sched.engines.queue import EngineQueue
 from stretto.sched.llm.loads import InstanceLoads
-from stretto.sched.llm.run_apart import RunApart
 from stretto.sched.queries.request import QueueEntry
 from stretto.sched.queries.results import Completed, failed
+
+
+class RunApart:
+    """A count of the requests that run and were lost with an instance before."""
+
+    def __init__(self, max_attempts: int) -> None:
+        self._max_attempts = max_attempts
+        self._num_running = 0
+        self._num_last = 0
+
+    def may_go_out(self, entry: QueueEntry) -> bool:
+        """Return whether a queued request may be sent now, as far as the others that were lost matter."""
+        if not entry.is_suspected:
+            return True
+        return self._num_running == 0 if self._is_last(entry) else self._num_last == 0
+
+    def add(self, entry: QueueEntry) -> None:
+        """Count a request that is sent to an instance."""
+        self._num_running += entry.is_suspected
+        self._num_last += self._is_last(entry)
+
+    def remove(self, entry: QueueEntry) -> None:
+        """Count a request that has left its instance no longer."""
+        self._num_running -= entry.is_suspected
+        self._num_last -= self._is_last(entry)
+
+    def _is_last(self, entry: QueueEntry) -> bool:
+        return entry.is_suspected and entry.attempt >= self._max_attempts - 1
+
 
 Hope: TypeAlias = Literal["start", "recovery", "none"]
 """The best state of an instance that could take an entry: starting, suspect, or none."""

@@ -8,7 +8,7 @@ from stretto.cluster.instances import InstanceTable
 from stretto.cluster.messages import InstanceId
 from stretto.cluster.placement import Bound, Unbound
 from stretto.cluster.placement_request import PlacementRequest
-from stretto.sched.llm.policy import PolicyCalls
+from stretto.sched.llm.instance_choice import PolicyCalls
 from stretto.sched.llm.shared_context import SharedContext
 
 

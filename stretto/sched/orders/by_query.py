@@ -17,8 +17,8 @@ from operator import attrgetter
 from typing import Protocol, TypeAlias
 
 from stretto.model.sorted_queue import SortedQueue
+from stretto.sched.orders.earliest import Overdue
 from stretto.sched.orders.order import MAX_ASKED, Fits, Hold, Rank, Take, first_that_fits
-from stretto.sched.orders.overdue import Overdue
 from stretto.sched.queries.request import ProgramKey, QueueEntry
 
 _MOST_MOVED = 64

@@ -1,4 +1,4 @@
-"""A set of queue entries that knows which one has waited longest."""
+"""Which queue entry has waited longest, and the share of admissions that it has once it is overdue."""
 
 from __future__ import annotations
 
@@ -53,3 +53,51 @@ class Earliest:
         if len(self._arrivals) > 2 * len(self._entries) + _SPARE:
             self._arrivals = [one for one in self._arrivals if one[1] in self._entries]
             heapify(self._arrivals)
+
+
+EVERY = 512
+"""While the oldest entry is overdue, at least one of so many units of work that are taken is its own."""
+
+
+class Overdue:
+    """The waiting entries of an order, of which the oldest has a claim after a time.
+
+    An order that prefers some work lets other work wait, perhaps for ever. So beyond the age limit the oldest
+    gets the first place, and then a share of the work that is taken, one unit of `EVERY`. It does not get
+    all of it: under a load in which everything waits for longer than the limit, the order would be that of
+    arrival. Work is counted, not choices: what has waited long is often large, as its prefix is cached no
+    more.
+    """
+
+    def __init__(self, age_limit_s: float) -> None:
+        self._age_limit_s = age_limit_s
+        self._waiting = Earliest()
+        self._to_pass = 0  # units of other work before it is the turn of the oldest
+        self._due: QueueEntry | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, entry: QueueEntry) -> None:
+        """Add an entry, which waits from its arrival on."""
+        self._waiting.add(entry, entry.arrival_s)
+
+    def remove(self, entry: QueueEntry) -> None:
+        """Remove an entry that no longer waits."""
+        self._waiting.remove(entry)
+
+    def note_taken(self, entry: QueueEntry, num_items: int) -> None:
+        """Note that the next items of an entry are taken now."""
+        units = entry.units_of(entry.lo, entry.lo + num_items)
+        self._to_pass = (EVERY - 1) * units if entry is self._due else max(0, self._to_pass - units)
+        self._due = None
+
+    def due(self, now_s: float) -> QueueEntry | None:
+        """Return the entry that must be taken next, whatever the order prefers; None if there is none."""
+        is_due = not self._to_pass and self.is_overdue(now_s)
+        self._due = self._waiting.first if is_due else None
+        return self._due
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Return whether an entry has waited beyond the age limit."""
+        return bool(self._waiting) and self._waiting.first_s < now_s - self._age_limit_s

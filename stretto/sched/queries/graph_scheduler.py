@@ -4,7 +4,7 @@ Its rules, whole:
 
     A node *opens* when every in port that is not streaming is complete and all its ORDER predecessors
     have ended. If a required input is absent it ends at once and delivers absent; if one has failed it ends
-    with that failure (`gathering.py`). Hints are not waited for.
+    with that failure (`live_values.py`). Hints are not waited for.
     A node whose value is only a hint is not sent unless a reader still waits. It is *withdrawn* when its only
     reader opens, or when all its readers have ended; it delivers absent then, as it does when it fails.
     Open control flow is evaluated on the spot. Open engine work goes out as a `StepRequest`: once, or, when
@@ -29,8 +29,8 @@ from stretto.model.references import load_inputs
 from stretto.model.tasks import Decode, QueryRecord
 from stretto.model.values import ABSENT, AbsentType, Failure
 from stretto.sched.queries.demand import NOBODY, Demand, usual
-from stretto.sched.queries.gathering import gather_inputs
 from stretto.sched.queries.live_graph import LiveGraph
+from stretto.sched.queries.live_values import gather_inputs
 from stretto.sched.queries.node_state import NodeStates
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.prepare import prepare_request

@@ -14,10 +14,8 @@ from operator import itemgetter
 from stretto.graph.execution_graph import ConnectionTables, ExecutionGraph, Node, rebase
 from stretto.model.errors import BadReply, CapacityError
 from stretto.model.values import Failure
-from stretto.sched.queries.dependencies import Dependencies
-from stretto.sched.queries.gathering import item_of
-from stretto.sched.queries.live_values import UNSET, Values
-from stretto.sched.queries.splicing import Link, ValueLinks
+from stretto.sched.queries.live_values import UNSET, Values, item_of
+from stretto.sched.queries.splicing import Dependencies, Link, ValueLinks
 
 MAX_NODES = 100_000
 """Largest number of nodes of one query at a time."""

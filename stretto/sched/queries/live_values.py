@@ -1,10 +1,19 @@
 """The values that flow through one query's graph, by id: each is set once, and freed after its last
-reader.
+reader. A node that starts gets its inputs from them: present, absent or failed.
+
+A required value that is absent skips the node, whatever else has failed. Otherwise the first failure, in the
+order of the ports, is the node's own. A failed hint counts as no hint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from stretto.graph.execution_graph import In, Node
+from stretto.graph.graph import WHEN
+from stretto.model.errors import BadReply
+from stretto.model.values import ABSENT, Failure, first_failure
 
 
 class _Unset:
@@ -74,3 +83,67 @@ class Values(dict[int, object]):
         """Set a value, for its users to read; if it has none, nothing is kept."""
         if value_id in self.num_users:
             self[value_id] = value
+
+
+_MAY_HAVE_FAILED = (Failure, list)
+
+
+Gathered: TypeAlias = tuple[Mapping[str, object], bool, tuple[int, Failure] | None]
+"""The inputs found for a node when it starts, by port, or why the node cannot run: whether a required value
+is absent, because the step before it was skipped, and the failure of an input. This comes with the place of
+its port, as an earlier port whose list of items has not ended may fail too.
+"""
+
+
+def gather_inputs(node: Node, values: Values) -> Gathered:
+    """Collect the inputs of a node, as far as they have come, by port, or say why the node cannot run.
+
+    Raises:
+        BadReply: a port takes an item of a value that is not a list.
+    """
+    inputs: dict[str, object] = {}
+    is_absent = False
+    failed: tuple[int, Failure] | None = None
+    passed_over: tuple[int, Failure] | None = None
+    for place, arg in enumerate(node.ins):
+        value = values[arg.value]
+        if arg.index is not None:
+            value = item_of(value, arg.index)
+        if value is UNSET:
+            continue
+        if value is ABSENT:
+            is_absent = is_absent or not arg.optional
+            continue
+        failure = _failure_at(arg, node, value) if isinstance(value, _MAY_HAVE_FAILED) else None
+        if failure is None:
+            if arg.port != WHEN:
+                inputs[arg.port] = value
+        elif node.spec.passes_over_failures and arg.optional:
+            passed_over = passed_over or (place, failure)
+        elif not arg.is_hint:
+            failed = failed or (place, failure)
+    return inputs, is_absent, failed if inputs or failed else passed_over
+
+
+def item_of(value: object, index: int | None) -> object:
+    """Return item `index` of a list, or `ABSENT` (no value) if the list is shorter; if `index` is None,
+    return the value itself.
+
+    Raises:
+        BadReply: the value is not a list.
+    """
+    if index is None or value is ABSENT or value is UNSET or isinstance(value, Failure):
+        return value
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise BadReply(f"item {index} of a {type(value).__name__}, which is not a list")
+    return value[index] if index < len(value) else ABSENT
+
+
+def _failure_at(arg: In, node: Node, value: object) -> Failure | None:
+    """Return the failure that `value` means at this port, or None.
+
+    A port that takes items, or passes over failures, accepts lists in which some items have failed.
+    """
+    if arg.each or node.spec.passes_over_failures:
+        return value if isinstance(value, Failure) else None
+    return first_failure(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.graph.execution_graph import Node
 from stretto.graph.graph import HINT, Constant
 from stretto.model.errors import BadReply

@@ -27,10 +27,9 @@ from stretto.graph.execution_graph import ExecutionGraph, Node
 from stretto.model.errors import QueryCancelled, StrettoError, UserError
 from stretto.model.tasks import Criteria, Ending, QueryRecord, Usage
 from stretto.model.values import Failure, first_failure
-from stretto.sched.endings import endings_of
 from stretto.sched.queries.demand import Demand, asked_by, deduce
 from stretto.sched.queries.graph_scheduler import GraphScheduler
-from stretto.sched.queries.outcome import Outcome
+from stretto.sched.queries.outcome import Outcome, endings_of
 from stretto.sched.queries.results import Completed
 from stretto.sched.queries.splicing import Expand
 from stretto.sched.queries.turn_work import TurnWork

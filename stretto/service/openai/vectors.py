@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.engines.batch.chunking import max_tokens, tokenizer_of
 from stretto.engines.batch.embedding import EmbeddingConfig
 from stretto.graph.execution_graph import ExecutionGraph

@@ -29,7 +29,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from stretto.costs.tokens import num_tokens
+from stretto.costs.mean_output import num_tokens
 from stretto.schema.typed import Count, Object, Text, shortened
 from stretto.trace.agents.requests import After, AgentRequest, AgentTrace, ChatPrompt, Messages, checked_trace
 from stretto.trace.lines import JsonLine, json_lines
