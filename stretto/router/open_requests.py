@@ -17,7 +17,7 @@ from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.replica import Engine
 from stretto.router import believable
 from stretto.router.announcing.announcer import Announcer
-from stretto.router.announcing.records import ended_record, left_record, sent_record
+from stretto.router.announcing.records import ended_record, left_record, sent_record, waiting_record
 from stretto.router.config import RouterConfig
 from stretto.router.eligible import Eligible
 from stretto.router.hedges import Hedges
@@ -165,6 +165,12 @@ class OpenRequests:
         waited_s = max(0.0, now_s - client.arrived_s - served_s) if client.why else 0.0
         held_s = client.since_s - client.arrived_s  # since then it has waited for its turn
         return Send(ticket, choice.instance, choice, waited_s, held_s, client.why, client.deadline_s, part)
+
+    def announce_waiting(self, ticket: Ticket) -> None:
+        """Tell other routers of a request that waits, if the account of room knows it."""
+        if self.announcer is not None and (room := self.room.place_of(ticket)) != "unknown":
+            client = self.clients[ticket]
+            self.announcer.waits(waiting_record(ticket, client.request, client.placed, room))
 
     def bind(self, ticket: Ticket, choice: Choice) -> None:
         """Put a request into the queue of the worker that was chosen for it."""

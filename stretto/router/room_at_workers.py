@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal
 
 from stretto.cluster.room.contexts import RoomRequest
 from stretto.cluster.room.room import Entered, Room
 from stretto.cluster.room.silences import Returns
 from stretto.model.profile import UNKNOWN_LLM
 from stretto.model.tasks import Usage
+from stretto.router.announcing.wire import RoomThere
 from stretto.router.messages import RoutedRequest, Ticket, WorkerId
 from stretto.router.workers import Worker
 
@@ -190,26 +190,29 @@ class RoomAtWorkers:
         ticket: Ticket,
         request: RoutedRequest,
         num_output: int,
-        worker: WorkerId,
+        there: RoomThere,
+        worker: WorkerId | None,
         now_s: float,
-        *,
-        is_inside: bool,
     ) -> None:
-        """Take note of a request that another router has sent to a worker, where its program `is_inside` by
-        that router's account, or has no room.
+        """Take note of a request that another router has sent to a worker, or that waits there if that is
+        None, and of the room of its program by the account `there`.
         """
-        pool = self._of_worker.get(worker)
-        if pool is not None:
-            described = self._described(pool, ticket, request, num_output)
-            pool.room.follow(described, worker, now_s, is_inside=is_inside)
+        pool = self._pool_of(request.model) if worker is None else self._of_worker.get(worker)
+        if pool is None or not pool.workers:
+            return
+        described = self._described(pool, ticket, request, num_output)
+        if there == "held":
+            pool.room.follow_held(described, now_s)
+        else:
+            pool.room.follow(described, worker, now_s, is_inside=there == "inside")
 
     def _described(self, pool: _Pool, ticket: Ticket, request: RoutedRequest, num_output: int) -> RoomRequest:
         """Return a request as the room of a pool knows it, which counts it from now on."""
         key, program = request.key, request.program.name
         if pool.is_sized and not pool.room.wants_blocks:
             key = None  # the program that it names is believed
+        pool.num_requests += ticket not in self._of_ticket
         self._of_ticket[ticket] = pool
-        pool.num_requests += 1
         return RoomRequest(
             ticket,
             self._name_of(request) if program else ticket,
@@ -227,11 +230,13 @@ class RoomAtWorkers:
         program = request.program
         return request.owner, (program.shared if self.shares_names else "") or program.name
 
-    def place_of(self, ticket: Ticket) -> Literal["inside", "outside", "unknown"]:
+    def place_of(self, ticket: Ticket) -> RoomThere:
         """Return whether the program of a request has room at a worker, or whether nothing is known of it."""
         pool = self._of_ticket.get(ticket)
         if pool is None:
             return "unknown"
+        if ticket in self.held:
+            return "held"
         return "inside" if pool.room.is_inside(ticket) else "outside"
 
     def released(self, now_s: float) -> Iterator[Entered]:
@@ -241,9 +246,9 @@ class RoomAtWorkers:
         for pool in self._pools:
             if pool.room.held:
                 for entered in pool.room.admit(now_s):
-                    del self.held[entered.key]  # type: ignore[arg-type]
-                    self._plain_since_s.pop(entered.key, None)  # type: ignore[call-overload]
-                    yield entered
+                    if self.held.pop(entered.key, None) is not None:  # type: ignore[call-overload]
+                        self._plain_since_s.pop(entered.key, None)  # type: ignore[call-overload]
+                        yield entered  # what another router holds, that one sends
 
     def sent(self, ticket: Ticket, worker: WorkerId) -> None:
         """Note that a request was sent to a worker."""
@@ -330,8 +335,9 @@ class RoomAtWorkers:
             assert pool.room.instances.keys() == pool.workers.keys()
             assert pool.num_requests == sum(one is pool for one in self._of_ticket.values())
             assert all(self._by_model[name] is pool for name in pool.models)
-        held = [one.key for pool in self._pools for one in pool.room.held]
-        assert sorted(held) == sorted(self.held)  # type: ignore[type-var]
+        held = {one.key for pool in self._pools for one in pool.room.held}
+        assert self.held.keys() <= held
+        assert all(one in self.held or one in self._of_ticket for one in held)
         assert self.held.keys() <= self._of_ticket.keys()
         assert self._plain_since_s.keys() <= self.held.keys()
 

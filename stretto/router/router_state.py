@@ -137,6 +137,7 @@ class RouterState:
             client.why = self._room.reason(ticket)
             self._open.note_rest(client, now_s)
         if client.running is None:
+            self._open.announce_waiting(ticket)
             actions += self._check_limits(ticket, now_s)
         return ticket, actions + self._turns.withdraw_offline(now_s)
 

@@ -46,6 +46,8 @@ class Turns:
             client = self._open.clients[ticket]
             client.room_at, client.since_s = entered.instance, now_s
             actions += self.queue_or_place(ticket, now_s)
+            if client.running is None:
+                self._open.announce_waiting(ticket)
         return actions
 
     def fill(self, worker: WorkerId, now_s: float) -> list[RouterAction]:

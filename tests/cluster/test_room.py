@@ -145,6 +145,33 @@ def test_those_that_have_come_back_soon_so_far_are_not_waited_for_longer() -> No
     assert waited_s <= 3
 
 
+def test_what_another_account_holds_has_its_turn_here_too() -> None:
+    machine = Machine()
+    machine.calls("a", 50)
+    (b1,) = machine.calls("b", 30)
+    there = RoomRequest("x1", "x", "agent", 2000, blocks("x", 20), BLOCK, 0, "likely")
+    machine.room.follow_held(there, machine.now_s)
+    assert machine.calls("c", 30) == []
+    machine.room.finished("b")
+    assert machine.end(b1) == ["x1"]  # c would have fitted, too
+    assert machine.inside == ["a", "x"]
+    machine.room.follow(there, 0, machine.now_s, is_inside=False)
+    machine.check()
+    assert machine.send(machine.room.admit(machine.now_s)) == ["c1"]
+
+
+def test_who_waits_for_a_turn_elsewhere_is_not_silent() -> None:
+    machine = Machine()
+    (a1,) = machine.calls("a", 50)
+    machine.end(a1)
+    there = RoomRequest("x1", "a", "agent", 5500, blocks("a", 55), BLOCK, 0, "likely")
+    machine.room.follow(there, None, machine.now_s, is_inside=True)
+    machine.check()
+    machine.wait(1000.0)
+    machine.room.look(machine.now_s)
+    assert machine.inside == ["a"]
+
+
 def test_who_is_inside_goes_on_though_others_are_held() -> None:
     machine = Machine()
     machine.calls("a", 40)

@@ -38,20 +38,20 @@ from stretto.router.worker_config import WorkerConfig
 
 def sent(number: int, blocks: bytes = b"") -> SentRecord:
     return SentRecord(
-        number,
-        number,
-        "http://w",
-        "m",
-        "t",
-        f"p{number}",
-        False,
-        False,
-        64,
-        9,
-        0,
-        "latency",
-        blocks,
-        "inside",
+        request=number,
+        model="m",
+        owner="t",
+        program=f"p{number}",
+        has_returned=False,
+        is_final=False,
+        num_tokens=64,
+        num_output=9,
+        blocks=blocks,
+        room="inside",
+        attempt=number,
+        worker="http://w",
+        held_tokens=0,
+        objective="latency",
     )
 
 

@@ -170,20 +170,37 @@ class Room:
         self._unsent.setdefault(context.silences, {})[context] = None
         if (entered := self._going_on(context) or self._fitting(context, now_s)) is not None:
             return entered
-        if context.is_inside:
-            self._rooms.around(context).leave(context)
-        self.held.add(Holding(request.key, context, self._rooms.least_need(context), now_s))
+        self._hold(context, now_s)
         return None
 
-    def follow(self, request: RoomRequest, instance: InstanceId, now_s: float, *, is_inside: bool) -> None:
-        """Take note of a request that another account of the same instances has sent to one of them, where it
-        `is_inside` by that account. Nothing is held for it.
+    def follow_held(self, request: RoomRequest, now_s: float) -> None:
+        """Take note of a request that another account of the same instances holds. It has its turn among
+        those held here. `admit` returns it too, though it goes out where it was held.
         """
-        context = self._note_arrived(request, now_s)
+        if request.key not in self._requests:
+            context = self._note_arrived(request, now_s)
+            self._unsent.setdefault(context.silences, {})[context] = None
+            self._hold(context, now_s)
+
+    def follow(
+        self, request: RoomRequest, instance: InstanceId | None, now_s: float, *, is_inside: bool
+    ) -> None:
+        """Take note of a request that another account of the same instances has sent to one of them, or that
+        waits for its turn there if `instance` is None, and whether it `is_inside` by that account. Nothing is
+        held for it any more.
+        """
+        arrived = self._requests.get(request.key)
+        context = self._note_arrived(request, now_s) if arrived is None else arrived.context
+        self._may_admit = True
+        if self.held.get(request.key) is not None:
+            self._turns.drop(request.key)
         if context.is_inside and not is_inside:
             self._rooms.around(context).leave(context)
-        self.sent(request.key, instance)
-        room = self.instances.get(instance)
+        if instance is None:
+            room = self._rooms.roomiest(context, keeps_reserve=False)[1] if self._rooms.serving else None
+        else:
+            self.sent(request.key, instance)
+            room = self.instances.get(instance)
         if is_inside and not context.is_inside and room is not None:
             room.enter(context)
         context.in_lane = False
@@ -192,6 +209,11 @@ class Room:
         """Return whether the context of a request has room."""
         arrived = self._requests.get(key)
         return arrived is not None and arrived.context.is_inside
+
+    def _hold(self, context: Context, now_s: float) -> None:
+        if context.is_inside:
+            self._rooms.around(context).leave(context)
+        self.held.add(Holding(context.request, context, self._rooms.least_need(context), now_s))
 
     def _note_arrived(self, request: RoomRequest, now_s: float) -> Context:
         """Take note of a request that arrives, and return the context that it goes on with."""

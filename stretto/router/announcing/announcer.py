@@ -9,8 +9,9 @@ through other routers, so that a router which is started again learns what its o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -29,6 +30,7 @@ from stretto.router.announcing.wire import (
     PeerRecord,
     PeerSnapshot,
     SentRecord,
+    WaitingRecord,
     short_name,
 )
 
@@ -73,12 +75,19 @@ class Announcer:
         self._has_new_waits = False
         self._told_waits: dict[str, frozenset[str]] = {}
         self._running: dict[int, SentRecord] = {}
+        self._waiting: dict[int, WaitingRecord] = {}
         self._asked: set[str] = set()
         self._gives_history = False
         self._snapshot_s = self._beat_s = self._waits_s = 0.0
 
+    def waits(self, record: WaitingRecord) -> None:
+        """Note that a request waits, for room or for its turn. That is told with what comes next."""
+        self._waiting[record.request] = record
+        self._records.append(record)
+
     def sent(self, record: SentRecord) -> None:
         """Note that a request was sent."""
+        self._waiting.pop(record.request, None)
         self._running[record.attempt] = record
         self.history.add(record)
         self._add(record)
@@ -90,6 +99,7 @@ class Announcer:
 
     def left(self, record: LeftRecord) -> None:
         """Note that a request has left."""
+        self._waiting.pop(record.request, None)
         self._add(record)
 
     def _waits_changed(self) -> None:
@@ -137,8 +147,10 @@ class Announcer:
             if self._gives_history:
                 self._gives_history = False
                 yield from self.history.messages(self.origin)
-            running, served = self._running_now(), dict(self._served)
-            yield PeerSnapshot(self.origin, self._number, running, served, self.waiting.announced(now_s))
+            running = _within_limits(self._running, MOST_BYTES)
+            waiting = _within_limits(self._waiting, MOST_BYTES // 2)
+            waits = self.waiting.announced(now_s)
+            yield PeerSnapshot(self.origin, self._number, running, dict(self._served), waits, waiting)
 
     @property
     def is_asked(self) -> bool:
@@ -150,9 +162,8 @@ class Announcer:
         return PeerBye(self.origin)
 
     def _add(self, record: PeerRecord) -> None:
-        if not self._records:
-            self.on_news()
         self._records.append(record)
+        self.on_news()
 
     def _waits_to_tell(self, now_s: float) -> dict[str, dict[str, int]] | None:
         """Return who waits for which worker now; None if it was told of late and has not changed. Numbers of
@@ -175,13 +186,17 @@ class Announcer:
         self._charged.clear()
         return changed
 
-    def _running_now(self) -> list[SentRecord]:
-        """Return what runs, as far as one message has room for it: the last prompts without their hashes, if
-        those of all are longer than is read.
-        """
-        running: list[SentRecord] = []
-        num_bytes = 0
-        for record in islice(self._running.values(), MOST_RUNNING):
-            num_bytes += len(record.blocks)
-            running.append(record if num_bytes <= MOST_BYTES else replace(record, blocks=b""))
-        return running
+
+_RecordT = TypeVar("_RecordT", bound=WaitingRecord)
+
+
+def _within_limits(records: Mapping[int, _RecordT], most_bytes: int) -> list[_RecordT]:
+    """Return as many records as one message has room for: the last prompts without their hashes, if those of
+    all are longer than `most_bytes`.
+    """
+    found: list[_RecordT] = []
+    num_bytes = 0
+    for record in islice(records.values(), MOST_RUNNING):
+        num_bytes += len(record.blocks)
+        found.append(record if num_bytes <= most_bytes else replace(record, blocks=b""))
+    return found

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
+from stretto.cluster.placement_request import PlacementRequest
 from stretto.cluster.prefix_hashes import pack_hashes
 from stretto.model.tasks import Usage
-from stretto.router.announcing.wire import EndedRecord, LeftRecord, SentRecord, short_name
+from stretto.router.announcing.wire import (
+    EndedRecord,
+    LeftRecord,
+    RoomThere,
+    SentRecord,
+    WaitingRecord,
+    short_name,
+)
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import RoutedRequest, Ticket, WorkerUsage
 
@@ -16,14 +22,32 @@ def sent_record(
     request: RoutedRequest,
     running: RunningAtWorker,
     worker: str,
-    room: Literal["inside", "outside", "unknown"],
+    room: RoomThere,
 ) -> SentRecord:
     """Return the record of a request that was sent to a worker with an address."""
-    key, program, placed = request.key, request.program, running.placed
+    placed = running.placed
     return SentRecord(
+        *_described(ticket, request, placed, room),
         running.ticket,
-        ticket,
         worker,
+        running.held_tokens,
+        placed.purpose.preference,
+    )
+
+
+def waiting_record(
+    ticket: Ticket, request: RoutedRequest, placed: PlacementRequest, room: RoomThere
+) -> WaitingRecord:
+    """Return the record of a request that waits."""
+    return WaitingRecord(*_described(ticket, request, placed, room))
+
+
+def _described(
+    ticket: Ticket, request: RoutedRequest, placed: PlacementRequest, room: RoomThere
+) -> tuple[Ticket, str, str, str, bool, bool, int, int, bytes, RoomThere]:
+    key, program = request.key, request.program
+    return (
+        ticket,
         short_name(request.model),
         short_name(request.owner),
         short_name(program.shared or program.name),
@@ -31,8 +55,6 @@ def sent_record(
         program.is_final,
         placed.num_tokens,
         placed.expected_output,
-        running.held_tokens,
-        placed.purpose.preference,
         b"" if key is None else pack_hashes(key.blocks),
         room,
     )

@@ -20,7 +20,7 @@ from stretto.model.errors import BadReply
 from stretto.model.tasks import Objective
 
 TOPIC_PREFIX = b"stretto-peers-"
-TOPIC = TOPIC_PREFIX + b"1"
+TOPIC = TOPIC_PREFIX + b"2"
 MOST_BYTES = 16_000_000
 """Bytes of hashes in one message; one of more than twice as many bytes is not read."""
 MOST_RECORDS = 4096
@@ -32,6 +32,7 @@ MOST_RUNNING = 100_000
 """Attempts of one router that count; more are left out."""
 MOST_OWNERS = 4096
 """Owners whose work a router tells. Those who listen remember twice as many."""
+RoomThere: TypeAlias = Literal["inside", "outside", "held", "unknown"]
 _Name = Annotated[str, Meta(max_length=MOST_LETTERS)]
 _Origin = Annotated[str, Meta(min_length=1, max_length=64)]
 _Count = Annotated[int, Meta(ge=0, le=2**40)]
@@ -39,23 +40,18 @@ _Seconds = Annotated[float, Meta(ge=0.0, le=1e12)]
 _Blocks = Annotated[bytes, Meta(max_length=8_000_000)]
 
 
-class SentRecord(Struct, array_like=True, tag="sent", frozen=True):
-    """Record: a request was sent to a worker.
+class WaitingRecord(Struct, array_like=True, tag="waiting", frozen=True):
+    """Record: a request waits at its router, for room in KV memory or for its turn.
 
     Attributes:
-        attempt: number that no other attempt of its router has.
-        request: number of its request, of which there may be several attempts.
-        worker: address of the worker.
+        request: number that no other request of its router has.
         num_output: tokens that the answer is expected to have.
-        held_tokens: tokens of its prompt that the worker is believed to hold.
         blocks: hashes of the full blocks of its prompt, joined.
-        room: whether its program has room in the worker's memory ("inside"), has none ("outside"), or is not
-            known to the account of that ("unknown").
+        room: whether its program has room in a worker's memory ("inside"), has none ("outside"), waits for it
+            ("held"), or is not known to the account of that ("unknown").
     """
 
-    attempt: _Count
     request: _Count
-    worker: _Name
     model: _Name
     owner: _Name
     program: _Name
@@ -63,10 +59,23 @@ class SentRecord(Struct, array_like=True, tag="sent", frozen=True):
     is_final: bool
     num_tokens: _Count
     num_output: _Count
+    blocks: _Blocks
+    room: RoomThere
+
+
+class SentRecord(WaitingRecord, array_like=True, tag="sent", frozen=True):
+    """Record: a request was sent to a worker.
+
+    Attributes:
+        attempt: number that no other attempt of its router has; a request may have several.
+        worker: address of the worker.
+        held_tokens: tokens of its prompt that the worker is believed to hold.
+    """
+
+    attempt: _Count
+    worker: _Name
     held_tokens: _Count
     objective: Objective
-    blocks: _Blocks
-    room: Literal["inside", "outside", "unknown"]
 
 
 class EndedRecord(Struct, array_like=True, tag="ended", frozen=True):
@@ -91,7 +100,7 @@ class LeftRecord(Struct, array_like=True, tag="left", frozen=True):
     was_refused: bool
 
 
-PeerRecord: TypeAlias = SentRecord | EndedRecord | LeftRecord
+PeerRecord: TypeAlias = WaitingRecord | SentRecord | EndedRecord | LeftRecord
 _Records = Annotated[list[PeerRecord], Meta(max_length=MOST_RECORDS)]
 _Served = Annotated[dict[_Name, _Seconds], Meta(max_length=2 * MOST_OWNERS)]
 
@@ -121,13 +130,14 @@ class PeerBatch(Struct, array_like=True, tag="batch", frozen=True):
 
 
 class PeerSnapshot(Struct, array_like=True, tag="snapshot", frozen=True):
-    """Message: all that runs of a router after the batch `number`."""
+    """Message: all that runs of a router after the batch `number`, and what waits there."""
 
     origin: _Origin
     number: _Count
     running: Annotated[list[SentRecord], Meta(max_length=MOST_RUNNING)]
     served: _Served
     waits: _Waits
+    waiting: Annotated[list[WaitingRecord], Meta(max_length=MOST_RUNNING)] = []
 
 
 class PastPrompt(Struct, array_like=True, frozen=True):
@@ -182,9 +192,9 @@ def read_message(data: bytes) -> PeerMessage:
 def _all_blocks(message: PeerMessage) -> list[bytes]:
     match message:
         case PeerBatch(records=records):
-            return [one.blocks for one in records if type(one) is SentRecord]
-        case PeerSnapshot(running=running):
-            return [one.blocks for one in running]
+            return [one.blocks for one in records if isinstance(one, WaitingRecord)]
+        case PeerSnapshot(running=running, waiting=waiting):
+            return [one.blocks for one in (*running, *waiting)]
         case PeerHistory(prompts=prompts):
             return [one.blocks for one in prompts]
     return []

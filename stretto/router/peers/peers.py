@@ -4,7 +4,7 @@ Rules:
 
 - A peer is known by the name of its process. Its batches have numbers. One that is the next is applied; one
   that has come before is ignored; after a gap all are, until a snapshot has come, which is asked for.
-- A snapshot says all that runs at a peer. What ran and is not in it has ended.
+- A snapshot says all that runs and waits at a peer. What did and is not in it has ended.
 - A peer that was silent for `SILENT_S`, or has said that it ends, is forgotten: what it ran counts no more.
   If it goes on after all, a snapshot brings it back.
 - What a peer says can make prompts slower, and never wrong. What cannot be read is ignored.
@@ -28,6 +28,7 @@ from stretto.router.announcing.wire import (
     PeerRecord,
     PeerSnapshot,
     SentRecord,
+    WaitingRecord,
     read_message,
 )
 from stretto.router.loads import RunningAtWorker
@@ -215,7 +216,10 @@ class Peers:
         for record in running.values():
             if record.attempt not in peer.running:
                 self._start(peer, record, now_s)
-        self.requests.keep_only(peer.origin, {one.request for one in running.values()}, now_s)
+        for waiting in snapshot.waiting:
+            self.requests.wait(peer.origin, waiting, now_s)
+        kept = {one.request for one in (*snapshot.running, *snapshot.waiting)}
+        self.requests.keep_only(peer.origin, kept, now_s)
         return freed
 
     def _apply(self, peer: Peer, records: Iterable[PeerRecord], now_s: float) -> list[WorkerId]:
@@ -230,6 +234,8 @@ class Peers:
                     if (running := peer.running.pop(attempt, None)) is not None:
                         freed.append(running.worker)
                         self.requests.end(running, record, now_s)
+                case WaitingRecord():
+                    self.requests.wait(peer.origin, record, now_s)
                 case LeftRecord():
                     self.requests.leave(peer.origin, record, now_s)
         return freed

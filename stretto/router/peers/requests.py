@@ -12,7 +12,14 @@ from stretto.cluster.placement_request import PlacementRequest, PromptKey, Purpo
 from stretto.cluster.prefix_hashes import PackedHashes
 from stretto.cluster.prompt_keys import BYTES
 from stretto.model.tasks import Usage
-from stretto.router.announcing.wire import EndedRecord, LeftRecord, PastPrompt, SentRecord
+from stretto.router.announcing.wire import (
+    MOST_RUNNING,
+    EndedRecord,
+    LeftRecord,
+    PastPrompt,
+    SentRecord,
+    WaitingRecord,
+)
 from stretto.router.loads import RunningAtWorker
 from stretto.router.messages import BY_CLIENT, NamedProgram, RoutedRequest, Ticket, WorkerId, WorkerUsage
 from stretto.router.open_requests import UNKNOWN, OpenRequests
@@ -51,8 +58,17 @@ class PeerRequests:
         choice = Choice(worker.id, min(record.held_tokens, record.num_tokens))
         model = record.model if record.model in worker.models else ""
         if record.room != "unknown":
-            self._enter(origin, record, key, worker.id, now_s)
+            request = self._request(origin, record, now_s)
+            self._open.room.follow(*request, record.num_output, record.room, worker.id, now_s)
         return self._open.loads.start(ticket, placed, choice, now_s, model)
+
+    def wait(self, origin: str, record: WaitingRecord, now_s: float) -> None:
+        """Let a request that another router holds have its turn among those held here, so that neither lets a
+        worse one enter. The context of one that waits for its turn is not silent.
+        """
+        if len(self._known) < MOST_RUNNING:
+            request = self._request(origin, record, now_s)
+            self._open.room.follow(*request, record.num_output, record.room, None, now_s)
 
     def end(self, running: RunningAtWorker, record: EndedRecord | None, now_s: float) -> None:
         """Count a request as ended; `record` is None if nothing is known of how."""
@@ -139,17 +155,15 @@ class PeerRequests:
         assert all(ticket < 0 for ticket in tickets)
         assert self._known.keys() >= {*self._latest.values()}
 
-    def _enter(
-        self, origin: str, record: SentRecord, key: PromptKey | None, worker: WorkerId, now_s: float
-    ) -> None:
+    def _request(self, origin: str, record: WaitingRecord, now_s: float) -> tuple[Ticket, RoutedRequest]:
+        """Return a request as the account of room knows it, under a new ticket if it is new."""
         if (known := self._known.get((origin, record.request))) is not None:
-            self._open.room.sent(known[0], worker)
-            return
+            return known
         name, is_shared = record.program, record.program.startswith(BY_CLIENT)
         request = RoutedRequest(
             model=record.model,
             num_tokens=record.num_tokens,
-            key=key,
+            key=_key_of(record.blocks),
             tenant=record.owner,
             program=NamedProgram(
                 f"{origin}/{name}" if name else "",
@@ -159,13 +173,10 @@ class PeerRequests:
             ),
         )
         self.came_back(request, now_s)
-        ticket: Ticket = next(self._tickets)
-        self._known[origin, record.request] = ticket, request
+        known = self._known[origin, record.request] = next(self._tickets), request
         if is_shared:
             self._latest[record.owner, name] = origin, record.request
-        self._open.room.follow(
-            ticket, request, record.num_output, worker, now_s, is_inside=record.room == "inside"
-        )
+        return known
 
     def _leave(self, name: tuple[str, int], usage: Usage | None, now_s: float, *, was_refused: bool) -> None:
         if (known := self._known.pop(name, None)) is not None:
