@@ -86,3 +86,13 @@ def test_an_emulated_server_draws_the_lengths_that_are_planned_with(problem: Pro
     assert json.loads(file.read_text("utf-8")) == {
         str(tokens): weight for tokens, weight in zip(lengths.lengths, lengths.weights, strict=True)
     }
+
+
+def test_a_server_has_as_many_calls_at_once_as_somewhat_more_than_fit(tmp_path: Path) -> None:
+    """The first answers to end are the shortest: by their lengths, one server would get the calls of two."""
+    app = Application("app", [ModelNode("chat", "vicuna-13b-v1.5", 300)])
+    asked = [AppRequest(f"{at}", 1700, answers={"chat": 300}) for at in range(200)]
+    problem = Problem(app, asked, machine_of("8xA100-80G"), load_output_lengths())
+    replica = emulated_replicas(problem, 1.0, tmp_path)(PlannedReplica("vicuna-13b-v1.5", (0,)))
+    assert replica.kv_tokens is not None
+    assert replica.num_slots == pytest.approx(1.2 * replica.kv_tokens / 2000, abs=1)

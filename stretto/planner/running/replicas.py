@@ -15,6 +15,7 @@ from stretto.emulate.fleet import check_fleet
 from stretto.emulate.real_time import check_real_time
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.llms import llm_replica
+from stretto.llm.local_scheduler import SchedulerConfig
 from stretto.model.errors import ConfigError
 from stretto.model.extras import check_installed, imports_of
 from stretto.model.profile import Profile
@@ -38,6 +39,7 @@ _QUIET_S = 20.0
 _TYPICAL_CONTEXT = 512
 _TYPICAL_RUNNING = 32
 _VLLM_RUNNING = 256  # sequences at once
+_MORE_THAN_FIT = 1.2  # answers grow to their length: half of it is free meanwhile
 _START_VLLM = (
     "import sys, runpy; sys.argv[1:2] = ['--model']; "
     "runpy.run_module('vllm.entrypoints.openai.api_server', run_name='__main__')"
@@ -160,7 +162,7 @@ def emulated_replicas(problem: Problem, speed: float, folder: Path) -> MakeRepli
             config,
             runs_in="loop",
             tp=planned.tp,
-            num_slots=scheduler.max_running,
+            num_slots=_num_at_once(problem, planned.model, scheduler),
             kv_tokens=scheduler.num_blocks * scheduler.block_tokens,
             loading_s=cost.loading_s / speed,
             profile=profile_of(cost, speed),
@@ -203,12 +205,26 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
             replica,
             devices=tuple(f"cuda:{device}" for device in planned.devices),
             tp=planned.tp,
+            num_slots=min(_VLLM_RUNNING, _num_at_once(problem, planned.model, cost.scheduler)),
             kv_tokens=cost.scheduler.num_blocks * cost.scheduler.block_tokens,
             loading_s=cost.loading_s,
             profile=profile_of(cost),
         )
 
     return make
+
+
+def _num_at_once(problem: Problem, model: str, scheduler: SchedulerConfig) -> int:
+    """Return how many calls a server has at once: somewhat more than its memory holds of those expected.
+
+    What one server holds too many of, another one cannot take. Those that end first tell nothing of the
+    lengths of the others, as they are the shortest.
+    """
+    drawn = [problem.draw(0)[name] for name in problem.nodes_of(model)]
+    tokens = sum(int(one.prompts.sum() + one.outputs.sum()) for one in drawn)
+    num_calls = sum(len(one.prompts) for one in drawn)
+    room = scheduler.num_blocks * scheduler.block_tokens * num_calls / max(1, tokens)
+    return max(1, min(scheduler.max_running, math.ceil(_MORE_THAN_FIT * room)))
 
 
 def _lengths_file(problem: Problem, model: str, path: Path) -> Path:
