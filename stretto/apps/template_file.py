@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from stretto.apps.template import Template
 from stretto.model.errors import ConfigError, StrettoError
 from stretto.model.foreign import described
-from stretto.model.user_files import run_file
+from stretto.model.user_files import named_in_file
 
 
 def template_in_file(where: str) -> Template:
@@ -18,23 +16,13 @@ def template_in_file(where: str) -> Template:
     Raises:
         ConfigError: there is no such file or name, or the file raises.
     """
-    return template_of(object_in_file(where), where)
-
-
-def object_in_file(where: str) -> object:
-    """Return what `where` names as FILE.py:NAME; None if the file has no such name. The file runs once.
-
-    Raises:
-        ConfigError: there is no such file, or it raises.
-    """
-    file, _, name = where.rpartition(":")
-    return getattr(run_file(Path(file), f"--app {where}"), name, None)
+    return template_of(named_in_file(where, f"--app {where}"), where)
 
 
 def template_of(given: object, where: str) -> Template:
     """Return the app that an object of a file is. Raises ConfigError if it is none."""
     name = where.rpartition(":")[2]
-    if given is not None and callable(given) and not isinstance(given, type):
+    if callable(given) and not isinstance(given, type):
         try:
             given = given()
         except StrettoError:

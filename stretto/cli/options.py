@@ -67,7 +67,7 @@ Settings = Annotated[
     ),
 ]
 MaxBytes = Annotated[
-    int, typer.Option("--max-bytes", help="Do not read documents larger than this.", metavar="BYTES")
+    int, typer.Option("--max-bytes", help="Do not read documents larger than this.", metavar="BYTES", min=1)
 ]
 Strict = Annotated[
     bool,

@@ -13,6 +13,7 @@ from stretto.cli.names import PLANNERS, SEARCH
 from stretto.model.errors import ConfigError, DocumentError, UserError
 from stretto.model.nearest_name import check_name, did_you_mean, nearest_name
 from stretto.model.values import is_text
+from stretto.model.wording import why_unreadable
 
 if TYPE_CHECKING:
     from stretto.apps.template import Template
@@ -92,7 +93,7 @@ def read_questions(path: Path) -> list[str]:
     try:
         lines = path.read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--questions {path}: {error}") from error
+        raise UserError(f"--questions {path}: {why_unreadable(error)}") from error
     questions = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -29,6 +29,8 @@ def print_program_time(program: str | None, url: str | None, key_env: str | None
     """
     if url is None:
         raise UserError("--program: say with --url which door the program runs at")
+    if not url.startswith(("http://", "https://")):
+        raise UserError(f"--url: {url!r} must be a URL like http://127.0.0.1:8700")
     path = PROGRAMS if program is None else f"{PROGRAM}?program={quote(program, safe='')}"
     found = _ask(url.rstrip("/") + path, key_env)
     if as_json:

@@ -55,8 +55,8 @@ def llm_model(name: str, device: Preset) -> LLMModel:
         return model_named(name, device)
     except ConfigError as error:
         if folder.is_dir():
-            raise ConfigError(f"model {name}: the directory has no config.json") from error
-        message = f"{error.message}; or name the directory of its config.json"
+            raise ConfigError(f"model {name}: the folder has no config.json") from error
+        message = f"{error.message}; or name the folder of its config.json"
         raise ConfigError(message) from error
 
 

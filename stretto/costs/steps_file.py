@@ -17,6 +17,7 @@ from pathlib import Path
 from stretto.costs.fit import PARTS, MeasuredStep
 from stretto.costs.shape import StepShape
 from stretto.model.errors import DocumentError
+from stretto.model.wording import why_unreadable
 
 SIZES = StepShape._fields
 _SLACK = 0.02
@@ -48,7 +49,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping
                     )
                 yield reader.line_num, row
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise DocumentError(f"{path}: {error}") from error
+        raise DocumentError(f"{path}: {why_unreadable(error)}") from error
 
 
 def read_steps(path: Path) -> list[MeasuredStep]:

@@ -18,6 +18,7 @@ from stretto.emulate.answers import random_source
 from stretto.emulate.prepared import AnswerTokens, as_long_as_allowed
 from stretto.emulate.tokens import FOUR_CHARACTERS, Tokens
 from stretto.model.errors import ConfigError
+from stretto.model.wording import why_unreadable
 
 
 def read_answer_tokens(path: Path | None, tokens: Tokens = FOUR_CHARACTERS) -> AnswerTokens:
@@ -35,7 +36,7 @@ def read_answer_tokens(path: Path | None, tokens: Tokens = FOUR_CHARACTERS) -> A
         return RecordedLengths(recorded, output_lengths(counts))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"--output-lengths {path}: neither counts by length nor a recording: {error}"
+            f"--output-lengths {path}: neither counts by length nor a recording: {why_unreadable(error)}"
         ) from error
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from stretto.model.errors import ConfigError
+from stretto.model.wording import why_unreadable
 from stretto.wire.requests import ChatRequest, GenerateRequest
 from stretto.wire.tool_calls import CallPart
 
@@ -65,7 +66,7 @@ def read_replies(path: Path) -> Script:
     try:
         return Script(tuple(_reply(row) for row in json.loads(path.read_text("utf-8"))))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ConfigError(f"--replies {path}: no list of replies: {error}") from error
+        raise ConfigError(f"--replies {path}: no list of replies: {why_unreadable(error)}") from error
 
 
 def _reply(row: Mapping[str, Any]) -> ScriptedReply:

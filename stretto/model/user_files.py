@@ -31,15 +31,28 @@ def maker_in_file(where: str, kind: str) -> Callable[..., Any]:
     Raises:
         ConfigError: there is no such file or name, the file raises, or what it names cannot be called.
     """
-    file, _, name = where.rpartition(":")
     asked = f"{kind} {where}"
+    found: Callable[..., Any] = named_in_file(where, asked)
+    if not callable(found):
+        name = where.rpartition(":")[2]
+        raise ConfigError(f"{asked}: {name} must be a class, or a function, that makes the {kind}")
+    return found
+
+
+def named_in_file(where: str, asked: str) -> Any:
+    """Return what `where` names as FILE.py:NAME, of the file as it is now.
+
+    Args:
+        asked: what names it, for errors.
+
+    Raises:
+        ConfigError: there is no such file or name, or the file raises.
+    """
+    file, _, name = where.rpartition(":")
     module = run_file(Path(file), asked)
     if not hasattr(module, name):
         raise ConfigError(f"{asked}: there is no {name} in {file}{did_you_mean(name, vars(module))}")
-    found: Callable[..., Any] = getattr(module, name)
-    if not callable(found):
-        raise ConfigError(f"{asked}: {name} must be a class, or a function, that makes the {kind}")
-    return found
+    return getattr(module, name)
 
 
 def run_file(path: Path, asked: str) -> ModuleType:
@@ -55,7 +68,8 @@ def run_file(path: Path, asked: str) -> ModuleType:
         ConfigError: there is no such file, it is no Python file that can be read, or it raises.
     """
     if not path.is_file():
-        raise ConfigError(f"{asked}: there is no file {path}")
+        fault = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
+        raise ConfigError(f"{asked}: {fault}")
     resolved = path.resolve()
     try:
         module_name = _module_name(resolved)

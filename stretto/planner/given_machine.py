@@ -25,6 +25,7 @@ from stretto.costs.loading import Storage
 from stretto.costs.shape import Hardware
 from stretto.model.errors import ConfigError
 from stretto.model.nearest_name import nearest_name
+from stretto.model.wording import why_unreadable
 from stretto.planner.detected import detect_machine
 from stretto.planner.machine import USUAL_STORAGE, PlanMachine, machine_of
 from stretto.planner.yaml_file import YAML_ERRORS, read_yaml
@@ -96,7 +97,7 @@ def read_machine_file(path: Path) -> PlanMachine:
     try:
         found = read_yaml(path)
     except YAML_ERRORS as error:
-        raise ConfigError(f"machine {path}: {error}") from error
+        raise ConfigError(f"machine {path}: {why_unreadable(error)}") from error
     try:
         return _machine(found, path)
     except ConfigError as error:

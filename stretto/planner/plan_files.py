@@ -27,6 +27,7 @@ import msgspec
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.user_files import is_in_file
 from stretto.model.values import Segment
+from stretto.model.wording import why_unreadable
 from stretto.planner.application import Application, AppRequest, ModelNode, Named, NumTokens, check_model
 from stretto.planner.deciding.app_file import app_of, is_deciding
 from stretto.planner.prompt_slots import constant_text, known_slots, slots_of
@@ -69,7 +70,7 @@ def read_application(path: Path) -> Application:
     try:
         found = read_yaml(path)
     except YAML_ERRORS as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {why_unreadable(error)}") from error
     try:
         if is_deciding(found):
             return app_of(found, path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from stretto.cluster.prefix_index import PrefixIndex
 from stretto.cluster.prefix_snapshot import restore_snapshot, take_snapshot
 from stretto.model.errors import ConfigError
+from stretto.model.wording import why_unreadable
 from stretto.router.workers import Worker
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class HeldBlocksFile:
         except FileNotFoundError:
             return
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"snapshot {self._path}: cannot be read: {error}") from error
+            raise ConfigError(f"snapshot {self._path}: cannot be read: {why_unreadable(error)}") from error
         serving = {worker.config.url: worker.id for worker in workers if worker.state == "serving"}
         try:
             restore_snapshot(index, text, serving, now_s)

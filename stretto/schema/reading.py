@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stretto.model.errors import ConfigError
+from stretto.model.wording import why_unreadable
 from stretto.schema.tables import Tables
 
 FileMark: TypeAlias = tuple[int, int, int]
@@ -30,5 +31,5 @@ def read_tables(path: Path) -> Tables:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as cause:
-        raise ConfigError(f"{path}: cannot be read: {cause}") from cause
+        raise ConfigError(f"{path}: cannot be read: {why_unreadable(cause)}") from cause
     return Tables(text, str(path))

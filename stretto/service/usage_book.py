@@ -55,7 +55,7 @@ class UsageBook(Observer):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise JournalError(f"{folder}: {error.strerror}") from error
+            raise JournalError(f"the folder {folder} cannot be made: {error.strerror}") from error
         self._today = today
         self._journal = JournalRecords(_path(folder), _WORK)
         day = today()

@@ -17,6 +17,7 @@ from stretto.costs.kv_room import check_fits
 from stretto.costs.loading import PCIE_BYTES_S
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.nearest_name import nearest_name
+from stretto.model.wording import why_unreadable
 from stretto.schema.typed import read_as
 from stretto.sizing.load import Load
 from stretto.sizing.servers import MAX_BATCH_TOKENS, Server, is_measured
@@ -104,8 +105,7 @@ def read_prices(path: Path, servers: Sequence[Server]) -> tuple[float, ...]:
     try:
         found = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"--prices {path}: {reason}") from None
+        raise ConfigError(f"--prices {path}: {why_unreadable(error)}") from None
     prices: Mapping[str, float] = read_as(dict[str, _Price], found, f"--prices {path}")
     by_gpu = {gpu_name(name): price for name, price in prices.items()}
     if missing := [server.gpu for server in servers if server.gpu not in by_gpu]:

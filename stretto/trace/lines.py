@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from stretto.model.errors import UserError
+from stretto.model.wording import why_unreadable
 from stretto.schema.typed import convert, problem_of, unknown_key
 
 MOST_BYTES, MOST_LINE_BYTES = 4 << 30, 256 << 20
@@ -123,4 +124,4 @@ def text_lines(path: Path) -> Iterator[str]:
                 yield line.removesuffix(b"\n").decode(encoding)  # a text in JSON may hold other line breaks
                 encoding = "utf-8"
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read ({error})") from error
+        raise TraceError(f"{path}: cannot be read: {why_unreadable(error)}") from error

@@ -14,6 +14,7 @@ from stretto.cluster.placements.table import GONE_PLACEMENTS
 from stretto.graph.text import parse_graph
 from stretto.model.errors import ConfigError, GraphError, UserError
 from stretto.model.nearest_name import check_name
+from stretto.model.wording import why_unreadable
 from stretto.sched.orders import GONE_ORDERS
 from stretto.sched.vocabulary import Vocabulary
 from stretto.schema.typed import Count, read_as, shortened
@@ -57,7 +58,7 @@ def read_run(path: Path, vocabulary: Vocabulary = DEFAULT) -> RecordedRun:
                 if line.strip():
                     reader.read(json.loads(line))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from error
+        raise UserError(f"{path}: cannot be read: {why_unreadable(error)}") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}, line {number}: {type(error).__name__}: {error}") from error
     except (UserError, GraphError) as error:

@@ -164,7 +164,7 @@ ERRORS = (
     ("ask Where? --docs {none}", "No such file or directory"),
     ("ask Where? --docs {doc} --docs {none}", "No such file or directory"),
     ("ask Where? --docs {none} --embedder some/model", "No such file or directory"),
-    ("ask Where? --docs {doc} --llm {none}", "neither a URL, nor a directory"),
+    ("ask Where? --docs {doc} --llm {none}", "neither a URL, nor a folder"),
     ("ask Where? --docs {doc} --engines {none}", "No such file or directory"),
     ("ask Where? --docs {doc} --engines {engines}", "unknown key 'layers'"),
     ("ask Where? --docs {doc} --dtype int3", "there is no dtype 'int3'"),
@@ -179,7 +179,7 @@ ERRORS = (
     ("explain --app nosuch", "there is no app 'nosuch'"),
     ("explain --html {none}/page.html", "there is no folder"),
     ("profile nosuch", "there is no engine 'nosuch'"),
-    ("profile llm --llm {none}", "neither a URL, nor a directory"),
+    ("profile llm --llm {none}", "neither a URL, nor a folder"),
     ("profile --fit {none}", "--fit takes --model-config"),
     ("collections --nosuch", "No such option"),
     ("bench", "Missing argument"),
@@ -194,13 +194,22 @@ ERRORS = (
     ("route --config {none}", "No such file or directory"),
     ("serve --docs {none}", "No such file or directory"),
     ("serve --app nosuch", "nosuch"),
-    ("serve --llm {none}", "neither a URL, nor a directory"),
+    ("serve --llm {none}", "neither a URL, nor a folder"),
     ("serve --offline-app {doc}", "has no use without --offline"),
     ("plan {none} --requests {doc}", "No such file or directory"),
     ("plan {doc} --requests {doc} --planner nosuch", "there is no planner 'nosuch'"),
     ("plan {doc} --requests {doc} --weights moon", "there is no place of weights 'moon'"),
     ("run-plan --requests {none} --out {answers}", "No such file or directory"),
     ("run-plan --requests {doc} --out {none}/out", "there is no folder"),
+    ("ask --questions {folder} --docs {doc}", "folder: Is a directory"),
+    ("ask --questions {latin} --docs {doc}", "latin: byte 0xf6 is not UTF-8"),
+    ("ask Where? --docs {doc} --engines {latin}", "latin: cannot be read: byte 0xf6 is not UTF-8"),
+    ("ask Where? --docs {doc} --max-bytes 0", "Invalid value for '--max-bytes'"),
+    ("serve --app {doc}.py:app", "there is no file"),
+    ("serve --app {folder}:app", "folder is a folder"),
+    ("size {folder}", "folder: cannot be read: Is a directory"),
+    ("plan {latin} --requests {doc}", "latin: byte 0xf6 is not UTF-8"),
+    ("explain --program x --url nonsense", "'nonsense' must be a URL like"),
 )
 """Arguments that are wrong, and what is said of them."""
 
@@ -212,7 +221,9 @@ ERRORS = (
 def test_an_argument_is_refused_before_anything_heavy_is_imported(
     run: Run, tmp_path: Path, arguments: str, message: str
 ) -> None:
-    paths = {name: tmp_path / name for name in ("none", "doc", "answers", "engines")}
+    paths = {name: tmp_path / name for name in ("none", "doc", "answers", "engines", "latin", "folder")}
+    paths["folder"].mkdir()
+    paths["latin"].write_bytes("Köln".encode("latin-1"))
     paths["doc"].write_text("The captain lived at the inn.\n")
     paths["engines"].write_text(
         '[[engine]]\nname = "llm"\ncontract = "llm"\n'

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from stretto.apps.template_file import template_in_file
 from stretto.model.errors import ConfigError, TemplateError
 from stretto.model.user_files import maker_in_file, run_file
+from stretto.model.wording import why_unreadable
 
 CODE = """
 import sys
@@ -100,3 +102,30 @@ def test_names_that_are_no_identifiers_and_what_is_no_file(ran: list[str], tmp_p
     for name in ("none.py", "a\0b.py"):
         with pytest.raises(ConfigError, match="an app: there is no file"):
             run_file(tmp_path / name, "an app")
+
+
+def test_an_app_that_a_file_has_not_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    file = written(tmp_path / "apps" / "own.py", "notes = 3\n")
+    for where, message in (
+        (f"{file}:note", "there is no note in .*own.py; did you mean notes?"),
+        (f"{file}:notes", "notes must be a Template or a function"),
+        (f"{tmp_path}:notes", "is a folder"),
+        (f"{tmp_path}/none.py:notes", "there is no file"),
+    ):
+        with pytest.raises(ConfigError, match=f"^--app {where}: .*{message}"):
+            template_in_file(where)
+
+
+def test_why_a_file_cannot_be_read_is_told_without_its_path_and_in_words(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes("Köln".encode("latin-1"))
+    reasons = {}
+    for name in (".", "none", "latin"):
+        try:
+            (tmp_path / name).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reasons[name] = why_unreadable(error)
+    assert reasons == {
+        ".": "Is a directory",
+        "none": "No such file or directory",
+        "latin": "byte 0xf6 is not UTF-8",
+    }

@@ -268,7 +268,7 @@ def test_a_directory_with_the_name_of_a_measured_model_has_its_numbers_if_sizes_
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (None, "the directory has no config.json"),
+        (None, "the folder has no config.json"),
         ("{", "cannot be used"),
         ("[]", "cannot be used"),
         ("{}", "there is no 'num_attention_heads'"),
@@ -288,9 +288,7 @@ def test_a_directory_that_cannot_be_used_is_named_with_its_node(
 
 
 def test_an_unknown_model_is_refused_with_the_way_out() -> None:
-    with pytest.raises(
-        ConfigError, match=r"node 'chat': .*'vicunna'.*name the directory of its config\.json"
-    ):
+    with pytest.raises(ConfigError, match=r"node 'chat': .*'vicunna'.*name the folder of its config\.json"):
         problem(MACHINES["8xA100-80G"], "vicunna")
 
 

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 
 from stretto.apps.template import Template
-from stretto.apps.template_file import object_in_file, template_of
+from stretto.apps.template_file import template_of
 from stretto.model.errors import ConfigError, StrettoError, UserError
-from stretto.model.user_files import is_in_file
+from stretto.model.user_files import is_in_file, named_in_file
 from stretto.planner.application import AppRequest, Named, check_model
 from stretto.planner.deciding.answer_beliefs import AnswerBelief
 from stretto.planner.deciding.app import LENGTH, DecidingApp
@@ -85,7 +85,7 @@ def app_of(found: Any, path: Path) -> DrawnApplication:
 
 def _template(where: str) -> Template:
     """Return the app that FILE.py:NAME names: a template, or a program."""
-    given = object_in_file(where)
+    given = named_in_file(where, where)
     if inspect.isfunction(given) and inputs_of(given):
         return program_of(given)
     try:

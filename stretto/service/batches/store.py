@@ -52,7 +52,7 @@ class BatchStore:
             for one in (folder, self._files_folder, self._answers_folder):
                 one.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise JournalError(f"{folder}: {error.strerror}") from error
+            raise JournalError(f"the folder {folder} cannot be made: {error.strerror}") from error
         self._journal = JournalRecords(folder / "batches.journal", _WORK)
         self._writing = asyncio.Lock()
         self.kept = KeptRecords()
