@@ -105,8 +105,10 @@ class OpenRequests:
         self.tickets = count()
         self.announcer: Announcer | None = None
 
-    def wait(self, ticket: Ticket, name: QueueName, held_tokens: int = 0) -> None:
-        """Put a request into a queue, of whose prompt so many tokens are held where it waits."""
+    def wait(self, ticket: Ticket, name: QueueName, held_tokens: int | None = None) -> None:
+        """Put a request into a queue, of whose prompt so many tokens are held where it waits; None stands for
+        as many as caches usually hold of prompts like it.
+        """
         client = self.clients[ticket]
         client.why = client.why or TURN
         entry = QueueEntry(self.step_of(ticket), client.arrived_s, client.expected_output)
@@ -114,9 +116,12 @@ class OpenRequests:
         self.num_offline_waiting += is_offline_request(client.placed)
         client.has_waited = True
         self.limit.add(ticket, client.waits_for)
-        num_tokens = max(1, client.placed.num_tokens)
-        entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
         self.account.catch_up()  # it is asked from now on
+        num_tokens = max(1, client.placed.num_tokens)
+        if held_tokens is not None:
+            entry.fresh = max(0, num_tokens - held_tokens) / num_tokens
+        elif entry.request.asked is not None:
+            entry.fresh = entry.request.asked.fresh
         self.waiting.add(name, ticket, entry, client.since_s)
         if self.announcer is not None and not is_offline_request(client.placed):
             self.announcer.waiting.add(ticket, name, client.request.owner)

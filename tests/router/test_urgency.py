@@ -225,3 +225,20 @@ def test_while_no_worker_serves_the_next_trial_is_told() -> None:
     (refused,) = [one for one in state.timers.expire(901.5) if isinstance(one, Refuse)]
     assert (refused.status, refused.retry_after_s) == (503, probe_s - 901.5)
     assert probe_s > 905.0
+
+
+def test_what_waits_is_priced_by_what_caches_usually_hold_of_prompts_like_it() -> None:
+    state, now_s = state_of(), 0.0
+
+    def arrive(program: str, num_tokens: int) -> Ticket:
+        request = RoutedRequest(model="m", num_tokens=num_tokens, program=NamedProgram(program))
+        return state.arrive(request, now_s)[0]
+
+    for number in range(20):
+        for num_tokens, num_cached in ((1000, 0), (2000, 1900)):
+            state.answered(arrive(f"{number}", num_tokens), 200, WorkerUsage(num_tokens, 10, num_cached), now_s)
+            now_s += 20.0
+    state.answered(arrive("mine", 1000), 200, WorkerUsage(1000, 10, 0), now_s)
+    first = arrive("running", 10)
+    new, mine = arrive("new", 1000), arrive("mine", 2000)
+    assert served(state, first, now_s, 2) == [mine, new]
