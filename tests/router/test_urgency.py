@@ -236,7 +236,9 @@ def test_what_waits_is_priced_by_what_caches_usually_hold_of_prompts_like_it() -
 
     for number in range(20):
         for num_tokens, num_cached in ((1000, 0), (2000, 1900)):
-            state.answered(arrive(f"{number}", num_tokens), 200, WorkerUsage(num_tokens, 10, num_cached), now_s)
+            state.answered(
+                arrive(f"{number}", num_tokens), 200, WorkerUsage(num_tokens, 10, num_cached), now_s
+            )
             now_s += 20.0
     state.answered(arrive("mine", 1000), 200, WorkerUsage(1000, 10, 0), now_s)
     first = arrive("running", 10)

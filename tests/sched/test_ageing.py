@@ -42,6 +42,21 @@ def test_a_second_counts_less_the_longer_all_have_waited() -> None:
     assert pace(busy, 2000.0) == pytest.approx(1 / 20)
 
 
+@pytest.mark.parametrize(("expected_s", "error_s", "known"), [(4.0, 3.0, 0.64), (0.1, 3.0, 0.0011)])
+def test_a_second_counts_more_the_less_is_known_of_work(
+    expected_s: float, error_s: float, known: float
+) -> None:
+    clock = AgeingClock()
+    for number in range(2000):
+        clock.expect(10.0 + expected_s * (-1) ** number)
+        clock.note_error(error_s * (-1) ** number)
+    for _ in range(100):
+        clock.add(0.0)
+    e_fold_s = 5 * known * 5000
+    assert pace(clock, 5000.0) == pytest.approx(1 / max(20.0, e_fold_s), rel=0.02)
+    assert pace(clock, 6000.0, are_mixed=True) == pytest.approx(1 / (40 * 6000)), "they wait anew"
+
+
 def test_an_e_fold_is_a_factor_of_work() -> None:
     clock = AgeingClock()
     early = clock.add(0.0)

@@ -208,7 +208,9 @@ class _Program(ByWay):
     def add(self, entry: QueueEntry) -> None:
         self._name = entry.sorted_under
         aged = self._clock.add(entry.arrival_s)
+        before_s = self.seconds
         self.put(entry, self._config.unit_s * entry.fresh, aged)
+        self._clock.expect(self.seconds - before_s)
 
     def correct_first(self) -> bool:
         """Price the entry that would go next by what caches hold of its prompt now; return whether that has
