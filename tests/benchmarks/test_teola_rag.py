@@ -14,6 +14,7 @@ from benchmarks.rag.hand_written.servers import serving
 from benchmarks.teola.schemes import HAND_WRITTEN, OURS
 from stretto.apps import advanced_rag, naive_rag, search_empowered
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
+from stretto.engines.processor import Computing
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import EngineFailure
@@ -103,7 +104,12 @@ def llm_alone(executable: Callable[[Any], Any]) -> list[Deployment]:
     return [deploy("llm", executable, StandInConfig(), contract="llm")]
 
 
-def test_nobody_waits_for_an_llm_that_has_died() -> None:
+def test_nobody_waits_for_an_llm_that_has_died_and_it_computes_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computing = Computing()
+    monkeypatch.setattr("benchmarks.rag.hand_written.servers.COMPUTING", computing)
+
     async def run() -> None:
         async with serving(llm_alone(Dying)) as servers:
             for _ in range(2):
@@ -111,6 +117,7 @@ def test_nobody_waits_for_an_llm_that_has_died() -> None:
                     await servers.llm["llm"].complete("q", "answer", (Segment("Why?"),), Decode(4))
 
     asyncio.run(run())
+    assert not computing.is_any_but(-1)
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -48,7 +48,7 @@ class NotingLLM(FakeLLM):
 
 @pytest.fixture
 def computing(monkeypatch: pytest.MonkeyPatch) -> Computing:
-    """A note of its own: that of the process has instances that another test has left in mid-batch."""
+    """A note of its own, which no other test writes."""
     found = Computing()
     monkeypatch.setattr("stretto.runtime.worker.COMPUTING", found)
     return found

@@ -165,6 +165,7 @@ class LLMServer:
             self._serve(loop, llm)
         except Exception as error:
             loop.call_soon_threadsafe(self._die, error)
+        COMPUTING.end()
         llm.close()
 
     def _serve(self, loop: asyncio.AbstractEventLoop, llm: SteppedLLM) -> None:
@@ -174,7 +175,6 @@ class LLMServer:
                     COMPUTING.end()
                 task = self._admitted.get()
                 if task is None:
-                    COMPUTING.end()
                     return
                 llm.admit(task, ())
             COMPUTING.begin()
