@@ -51,6 +51,19 @@ class Assembled:
         """Model in whose tokens chunks are measured. That is the embedder, unless a server embeds."""
         return str(self.named("chunking").replicas[0].config.model)  # type: ignore[attr-defined]
 
+    def only(self, used: Collection[str]) -> Assembled:
+        """Return the engines that an app of the user uses, and those of the file.
+
+        Raises:
+            ConfigError: the app uses an engine that is neither a usual one nor in the file.
+        """
+        known = {one.name: one for one in self.deployments}
+        for name in used:
+            if name not in known:
+                raise ConfigError(f"the app uses the engine {name!r}; describe it in a file with --engines")
+        kept = [one for name, one in known.items() if name in used or name in self.from_file]
+        return replace(self, deployments=tuple(kept))
+
     def with_engine(self, deployment: Deployment) -> Assembled:
         """Return the same engines, but with `deployment` instead of the engine that has its name."""
         changed = with_saved_profiles(deployment)

@@ -17,7 +17,7 @@ from stretto.cli import options, parsing
 class ExplainOptions:
     """The options of `stretto explain`."""
 
-    app: options.AnyApp = options.ADVANCED
+    app: options.App = options.ADVANCED
     passes: options.Passes = "weighed"
     llm: options.Llms = ()
     engines: options.EnginesFile = None

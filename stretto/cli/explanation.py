@@ -15,7 +15,6 @@ from rich.text import Text
 
 from stretto.apps.components.choices import Choices
 from stretto.apps.template import Configuration, Template
-from stretto.apps.template_file import template_in_file
 from stretto.cli import parsing
 from stretto.cli.engines import assemble
 from stretto.cli.explained_steps import changes_text, pass_changes, steps_text
@@ -47,7 +46,7 @@ def print_settings(app: str, engines: EngineOptions) -> None:
     Raises:
         ConfigError: there is no such app.
     """
-    template = _template(app, engines)
+    template = parsing.template(app, small_llm=engines.has_small_llm)
     text = _left_out(app, template) + _settings(template)
     Console(emoji=False).print(text, markup=False, highlight=False, soft_wrap=True, end="")
 
@@ -122,7 +121,7 @@ def explained_app(app: str, passes: str, engines: EngineOptions, configuration: 
     Raises:
         UserError: an argument is wrong; the message says what would be right.
     """
-    template = _template(app, engines)
+    template = parsing.template(app, small_llm=engines.has_small_llm)
     known, ops = template.vocabulary, template.vocabulary.ops
     graph = before = template.lower(configuration)
     used = [primitive.engine for primitive in graph if primitive.engine]
@@ -146,11 +145,6 @@ def explained_app(app: str, passes: str, engines: EngineOptions, configuration: 
     return Explained(
         _left_out(app, template), graph, tuple(changed), predictions, learned, idle.profiles, ops
     )
-
-
-def _template(app: str, engines: EngineOptions) -> Template:
-    """Return the app of this name as it is for its LLM, or the one in a file, if `app` is FILE.py:NAME."""
-    return template_in_file(app) if ":" in app else parsing.template(app, small_llm=engines.has_small_llm)
 
 
 def print_explanation(found: Explained, html: Path | None, *, is_whole: bool) -> None:

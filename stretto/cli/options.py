@@ -31,9 +31,6 @@ MACHINE_HELP = (
 ADVANCED = "advanced"
 
 App = Annotated[
-    str, typer.Option("--app", help=f"Name of the app: {', '.join(APPS)} or {SEARCH}.", metavar="NAME")
-]
-AnyApp = Annotated[
     str,
     typer.Option(
         "--app",

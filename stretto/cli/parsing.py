@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +25,25 @@ _GONE_PLANNERS = {"exact": "stretto"}
 
 
 def template(app: str, *, named_collection: bool = False, small_llm: bool = False) -> Template:
-    """Return the ready-made app of this name, as a template that can be run. Raises ConfigError if there is
-    none.
+    """Return the ready-made app of this name, or the one in a file if `app` is FILE.py:NAME, as a template
+    that can be run. Raises ConfigError if there is none.
 
-    With `named_collection`, its queries bring the name of the collection that documents are stored in. With
-    `small_llm`, it has the settings for an LLM of less than a billion parameters.
+    Of a ready-made app, with `named_collection`, queries bring the name of the collection that documents are
+    stored in. With `small_llm`, it has the settings for an LLM of less than a billion parameters. What a file
+    prints goes to stderr.
     """
     from stretto.apps import APPS, search_empowered
+    from stretto.apps.template_file import template_in_file
 
+    if ":" in app:
+        with redirect_stdout(sys.stderr):  # answers go to stdout
+            return template_in_file(app)
     if app == SEARCH:
         return search_empowered(small_llm=small_llm)
     if app not in APPS:
         known = (*APPS, SEARCH)
-        own = "; FILE.py:NAME is for `stretto serve` and `stretto explain`" if ".py" in app else ""
-        meant = did_you_mean(app, known)
-        raise ConfigError(f"there is no app {app!r}{meant}; there are {', '.join(known)}{own}")
+        there_are = f"there are {', '.join(known)}, and FILE.py:NAME for your own"
+        raise ConfigError(f"there is no app {app!r}{did_you_mean(app, known)}; {there_are}")
     return APPS[app](named_collection=named_collection, small_llm=small_llm)
 
 

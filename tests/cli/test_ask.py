@@ -329,7 +329,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         (docs(doc, "--app", "clever"), "ConfigError: there is no app 'clever'; there are naive, advanced"),
         (
             docs(doc, "--app", "my.py:app"),
-            "ConfigError: there is no app 'my.py:app'; there are naive, advanced, search; FILE.py:NAME is",
+            "ConfigError: --app my.py:app",
         ),
         (docs(doc, "--passes", "faster"), "ConfigError: there is no pass 'faster'; there are prune_order"),
         (docs(doc, "--passes", ""), "ConfigError: there is no pass ''"),
@@ -348,7 +348,7 @@ def _refused(tmp_path: Path) -> list[tuple[tuple[object, ...], str]]:
         ),
         (
             docs(doc, "--llm", "localhost:80"),
-            "ConfigError: --llm 'localhost:80' is neither a URL, nor a direct",
+            "ConfigError: --llm 'localhost:80' is neither a URL, nor a folder",
         ),
         (
             docs(doc, "--set", "indexing.tokens=257"),

@@ -90,7 +90,7 @@ def test_a_line_of_a_batch_file_whose_model_is_not_there_is_refused_alone(
     failed = json.loads(out.with_name(f"{out.name}.failed").read_text("utf-8"))
     assert (failed["custom_id"], json.loads(out.read_text("utf-8"))["custom_id"]) == ("no-model", "stand-in")
     message = failed["error"]["message"]
-    assert message.startswith("body: model 'no-model' is no directory with a checkpoint or a GGUF file; ")
+    assert message.startswith("body: model 'no-model' is no folder with a checkpoint or a GGUF file; ")
 
 
 def test_one_model_that_ships_serves_all_nodes_in_turn(

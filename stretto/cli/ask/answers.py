@@ -84,7 +84,7 @@ class Printer:
         self, question: str, outputs: Mapping[str, object], ending: Ending | None = None
     ) -> PrintedAnswer:
         """Return the answer to a question, made from the outputs of the app's run, and how it has ended."""
-        text, sources = outputs["answer"], outputs["sources"]
+        text, sources = outputs["answer"], outputs.get("sources")
         hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
         answer = None if text is ABSENT else str(text)
         found = [answer_source(hit, self._name(hit.chunk.source), answer or "", question) for hit in hits]

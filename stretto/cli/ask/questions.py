@@ -64,9 +64,11 @@ class Questions:
     def indexes_first(self) -> bool:
         """Whether documents are indexed before any question is asked, in a run of their own.
 
-        A single question is asked at once: its own run indexes the documents.
+        A single question is asked at once: its own run indexes the documents. So does each run of an app in a
+        file of the user, which has no named collection.
         """
-        return len(self.questions) > 1 and bool(self.documents)
+        has_collection = "collection" in dict(self.template.inputs)
+        return len(self.questions) > 1 and bool(self.documents) and has_collection
 
     async def run(self, engines: Assembled, errors: Console) -> list[PrintedAnswer]:
         """Start the engines, index the documents, ask the questions, print the answers, and return them.
@@ -87,6 +89,7 @@ class Questions:
                 runtime = await stack.enter_async_context(
                     Runtime(
                         engines.deployments,
+                        vocabulary=self.template.vocabulary,
                         observers=observers,
                         machine=engines.machine,
                         ray_address=_ray_address(engines.deployments),

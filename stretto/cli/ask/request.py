@@ -76,6 +76,8 @@ class AskOptions:
     def __post_init__(self) -> None:
         if self.searches and self.collection is not None:
             raise UserError(f"the app {self.app} keeps no --collection: it searches --docs, or with --search")
+        if self.is_own and self.collection is not None:
+            raise UserError("--collection is for the ready-made apps; leave it out with an app in a file")
         if self.collection is not None and not self.collection.strip():
             raise UserError("the collection has no name")
 
@@ -83,6 +85,11 @@ class AskOptions:
     def searches(self) -> bool:
         """Whether the app searches the web, or the documents by words, instead of indexing documents."""
         return self.app == SEARCH
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the app is one of the user, in a file."""
+        return ":" in self.app
 
     @property
     def chrome(self) -> Path | None:

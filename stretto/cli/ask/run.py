@@ -16,7 +16,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from stretto.apps.plan_cache import PlanCache
-from stretto.apps.vocabulary import DEFAULT
 from stretto.cli.ask.answers import PrintedAnswer, Printer
 from stretto.cli.ask.check import Checked
 from stretto.cli.ask.questions import Questions, recorded
@@ -100,8 +99,8 @@ def write_traces(
     Returns whether that succeeded. A failure is printed, not raised, so that it hides no earlier error.
     """
     idle = idle_conditions(engines)
-    plan_cache = PlanCache(idle.profiles, idle=idle)
-    passes = DEFAULT.select_passes(run.passes)
+    plan_cache = PlanCache(idle.profiles, run.template.vocabulary, idle)
+    passes = run.template.vocabulary.select_passes(run.passes)
     plans = [plan_cache.plan(run.template, run.configuration, passes)]
     if run.indexes_first:
         configuration = {NAME: run.configuration.get(NAME, {})}

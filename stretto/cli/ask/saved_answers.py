@@ -48,6 +48,8 @@ def open_answers(path: Path, checked: Checked) -> JournalFile:
         *(documents, _options_before(options), file),
     ]
     work = [settings, documents, _given(options), file]
+    if request.given.is_own:
+        work.append(_text_of(Path(request.given.app.rpartition(":")[0])))
     return JournalFile(path, work_hash(work), partial(work_hash, before))
 
 
@@ -74,7 +76,7 @@ def saved_answer_entry(
     number: int, question: str, outputs: Outputs, ending: Ending | None = None
 ) -> JournalEntry:
     """Return the entry of the answer to a question: outputs of the app's run, and how the answer ended."""
-    text, sources = outputs["answer"], outputs["sources"]
+    text, sources = outputs["answer"], outputs.get("sources")
     hits = [hit for hit in sources if isinstance(hit, Hit)] if isinstance(sources, list) else []
     saved = [[hit.score, asdict(hit.chunk)] for hit in hits]
     ended = [] if ending is None else [[ending.step, ending.finish, ending.num_tokens]]
