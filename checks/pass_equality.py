@@ -137,7 +137,7 @@ def real_engines(checkpoint: Path, gaps: Gaps) -> list[Deployment]:
     vectors = vectors_engine().changed(executable=WatchedVectors, config=gaps)
     small_pieces = {**PROFILES, "embedding": replace(PROFILES["embedding"], max_efficient_batch=4)}
     reference = llm_engine(None).changed(executable=ReferenceLLM, config=ReferenceConfig(checkpoint))
-    engines = local_engines(llm=reference, vectors=vectors, profiles=small_pieces)
+    engines = local_engines(llm=reference, vectors=vectors, profiles=small_pieces, kept_texts=0)
     return [*engines, llm_engine(STAND_IN).changed(name=EXPANDER)]
 
 

@@ -57,5 +57,8 @@ def scripted_engines(
 
     executable = ScriptedTransformer if scheme.caches else ForgetfulLLM
     llm = llm_engine(None).changed(executable=executable, config=llm_config)
-    engines = [*local_engines(llm=llm, vectors=vectors), *search_engines(llm, None, documents)[1:]]
+    engines = [
+        *local_engines(llm=llm, vectors=vectors, kept_texts=0),
+        *search_engines(llm, None, documents)[1:],
+    ]
     return [engine.changed(policy=scheme.policy, fill_timeout_s=scheme.fill_timeout_s) for engine in engines]

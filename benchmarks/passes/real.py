@@ -72,7 +72,8 @@ def real_engines(checkpoint: Path) -> list[Deployment]:
     from stretto.engines.transformer.engine_config import TransformerConfig
 
     config = TransformerConfig(checkpoint)
-    return local_engines(llm=llm_engine(None).changed(executable=ScriptedTransformer, config=config))
+    llm = llm_engine(None).changed(executable=ScriptedTransformer, config=config)
+    return local_engines(llm=llm, kept_texts=0)
 
 
 async def _run(

@@ -128,7 +128,8 @@ def server_engines(url: str, checkpoint: Path) -> list[Deployment]:
     llm = llm_engine(url)
     config = llm.replicas[0].config
     assert isinstance(config, OpenAIServerConfig)
-    return local_engines(llm=llm.changed(config=replace(config, model=MODEL, tokenizer=str(checkpoint))))
+    served = replace(config, model=MODEL, tokenizer=str(checkpoint))
+    return local_engines(llm=llm.changed(config=served), kept_texts=0)
 
 
 async def compare(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.cli.engines_file import check_replica_fits, deployed, labelled, shared_accelerator
-from stretto.cli.options import KEPT_TEXTS, EngineOptions
+from stretto.cli.options import EngineOptions
 from stretto.cli.saved import with_saved_profiles
 from stretto.cluster.machine import Machine, Placed
 from stretto.engines.batch.local_models import MINILM, model_name
@@ -108,7 +108,6 @@ def assemble(
             reranking_model=options.reranker,
             device=options.device,
             dtype=options.dtype,
-            kept_texts=KEPT_TEXTS,
         )
     )
     _check_models_run_here(options, [engine for engine in usual if engine.name not in file])

@@ -21,8 +21,6 @@ from stretto.cli.names import (
 )
 
 MAX_BYTES = 50_000_000
-KEPT_TEXTS = 10_000
-"""Number of texts whose vectors `ask` and `serve` keep: queries over the same documents embed them once."""
 MACHINE_HELP = (
     "Machine that is planned for: a name such as 8xA100-80G, a machine file (.yaml), 'here' for the GPUs of "
     "this machine, or 'cpu' for its cores, on which models are measured at first."

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 
 from stretto.apps.template import Template
 from stretto.apps.vocabulary import DEFAULT
-from stretto.cli.options import KEPT_TEXTS
 from stretto.cli.saved import with_saved_profiles
 from stretto.engines.batch.local_models import MINILM
 from stretto.engines.catalogue import (
@@ -103,7 +102,7 @@ def with_engines_of(
                 continue
             usual: Sequence[Deployment] = ()
             if name in RAG_ENGINES:
-                usual = local_engines(llm=found["llm"], kept_texts=KEPT_TEXTS)
+                usual = local_engines(llm=found["llm"])
             elif name in SEARCH_ENGINES:
                 usual = search_engines(found["llm"], search_url, documents)
             if name == "web" and search_url is None and not documents:

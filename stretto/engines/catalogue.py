@@ -29,6 +29,10 @@ from stretto.transforms.function_tools import as_tools
 RAG_ENGINES = ("chunking", "embedding", "vectors", "reranking", "llm")
 SEARCH_ENGINES = ("llm", "llm_small", "web")
 """Names of the engines that the ready-made apps use."""
+KEPT_TEXTS = 10_000
+"""Number of texts whose vectors engines for apps keep, some 30 MB: queries over the same documents embed them
+once.
+"""
 
 
 def vectors_engine() -> Deployment:
@@ -56,7 +60,7 @@ def local_engines(
     dtype: str | None = None,
     functions: Mapping[str, Callable[..., object]] | None = None,
     profiles: Mapping[str, Profile] | None = None,
-    kept_texts: int = 0,
+    kept_texts: int = KEPT_TEXTS,
 ) -> list[Deployment]:
     """Return the declarations of the engines that the ready-made RAG apps need, with one instance each.
 

@@ -39,6 +39,12 @@ def test_functions_make_an_engine_for_calls() -> None:
     assert "calls" not in by_name(local_engines())
 
 
+def test_vectors_of_documents_are_kept_unless_that_is_turned_off() -> None:
+    for kept, engines in ((10_000, local_engines()), (0, local_engines(kept_texts=0))):
+        (replica,) = by_name(engines)["embedding"].replicas
+        assert replica.config.kept_texts == kept  # type: ignore[attr-defined]
+
+
 def test_chunks_are_measured_by_the_embedder_that_was_chosen() -> None:
     engines = by_name(local_engines(embedding_model="other"))
     configs: list[Any] = [engines[name].replicas[0].config for name in ("chunking", "embedding")]
