@@ -130,7 +130,7 @@ class Kind:
     """A kind of program.
 
     Attributes:
-        client: whose environment it runs in; "" is this one's.
+        client: name of the client in whose environment it runs; "" is this one's.
         weight: how many of them there are where there is one agent.
     """
 
