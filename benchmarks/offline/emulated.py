@@ -71,7 +71,7 @@ def with_texts(name: str, app: Application, requests: list[AppRequest], seed: in
 
 def run_emulated(work: Work, planner: str, speed: float) -> Measured:
     """Plan the work with a planner of this name, and run it; seconds are of real time."""
-    machine, lengths = machine_of(MACHINE), load_output_lengths()
+    machine, lengths = machine_of(MACHINE).with_chunked_prefill(), load_output_lengths()
     problem = Problem(work.app, [one.planned for one in work.requests], machine, lengths)
     replanner = Replanner(work.app, machine, lengths, PLANNERS[planner], speed)
     with TemporaryDirectory() as name:

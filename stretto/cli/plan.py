@@ -232,4 +232,4 @@ def _machine(application: Application, text: str) -> PlanMachine:
 
     if text.casefold() == CPU:
         return measured_cores(core_models(application), partial(print, file=sys.stderr))
-    return given_machine(text)
+    return given_machine(text).with_chunked_prefill()

@@ -118,6 +118,9 @@ def _problem(
     from stretto.planner.problem import Problem
 
     is_cpu = machine.casefold() == CPU
-    planned_for = measured_cores(core_models(application), say) if is_cpu else given_machine(machine)
+    if is_cpu:
+        planned_for = measured_cores(core_models(application), say)
+    else:
+        planned_for = given_machine(machine).with_chunked_prefill()
     problem = Problem(application, asked.planned(), planned_for, load_output_lengths())
     return problem if problem.apart() is None else best_times(problem).problem

@@ -45,6 +45,8 @@ class PlanMachine:
         has_nvlink: whether devices exchange data as where their costs were measured; else they do over the
             links to the host.
         device: word for one of its devices.
+        policy: how servers mix prompts and decodes in steps; whole prompts first, as the vLLM did whose runs
+            were measured.
     """
 
     name: str
@@ -54,6 +56,11 @@ class PlanMachine:
     memory_bytes: float | None = None
     has_nvlink: bool = True
     device: str = "GPU"
+    policy: str = "prefill_first"
+
+    def with_chunked_prefill(self) -> PlanMachine:
+        """Return the machine with servers that compute prompts beside decodes, as those of today do."""
+        return replace(self, policy="chunked")
 
     @property
     def costs(self) -> Preset:
@@ -135,14 +142,14 @@ def planned_model(name: str, machine: PlanMachine) -> LLMModel:
     return llm_model(model_name(name), machine.costs)
 
 
-def scheduler_config(model: LLMModel, num_tokens: int) -> SchedulerConfig:
+def scheduler_config(model: LLMModel, num_tokens: int, policy: str = "prefill_first") -> SchedulerConfig:
     """Return how planners take a replica to schedule its steps, if it has KV room for `num_tokens` tokens."""
     return SchedulerConfig(
         num_tokens // _BLOCK_TOKENS,
         _BLOCK_TOKENS,
         _MAX_RUNNING,
         max(2048, model.max_context_tokens),
-        "prefill_first",
+        policy,
         lookahead=_MAX_RUNNING,
     )
 
@@ -178,7 +185,7 @@ def costs_by_tp(
         if num_tokens < max_tokens + _BLOCK_TOKENS:
             reasons.append(f"on {tp} devices there is KV room for {num_tokens} tokens, not for {max_tokens}")
             continue
-        scheduler = scheduler_config(model, num_tokens)
+        scheduler = scheduler_config(model, num_tokens, machine.policy)
         start = preset.start(model, tp, weights, machine.storage)
         found[tp] = ReplicaCost(scheduler, step, start, not _is_measured(preset, model, tp))
     if not found:
