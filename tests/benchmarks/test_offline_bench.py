@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 from benchmarks.common.fake_engines import FakeLLM, FakeLLMConfig
 from benchmarks.offline.benchmark import EMULATED, measured_rows
+from benchmarks.offline.connected import APPS, work_of
 from benchmarks.offline.emulated import works
 from benchmarks.offline.idle import IdleWatch
 from benchmarks.offline.local import SHAPES, local_works
@@ -49,7 +50,9 @@ def test_devices_are_idle_while_calls_wait_for_a_replica_that_has_none() -> None
     assert watch.idle_s == 3.0  # no call waited
 
 
-@pytest.mark.parametrize("work", list(works(0)), ids=lambda work: work.name)
+@pytest.mark.parametrize(
+    "work", [*works(0), *(work_of(name, 0) for name in APPS)], ids=lambda work: work.name
+)
 def test_texts_have_as_many_tokens_as_planners_count(work: Work) -> None:
     for request in work.requests[:50]:
         assert -(-len(request.text) // 4) == request.planned.prompt_tokens
