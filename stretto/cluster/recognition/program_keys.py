@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from stretto.cluster.recognition.fingerprints import Key
 from stretto.cluster.recognition.recognised_program import RecognisedProgram, TenantPrograms
 
 _MOST_SHARED = 8
 """Programs that one key may lead to. The oldest are not found by it any more."""
+_NUM_PARTS = 251
+"""Parts of the dict of keys, by their remainders: a dict that grows is copied, which would take tens of
+milliseconds if there was only one."""
 
 
 class TenantWeights:
@@ -51,11 +55,13 @@ class ProgramKeys:
 
     def __init__(self, weights: TenantWeights) -> None:
         self._weights = weights
-        self._by_key: dict[Key, RecognisedProgram | list[RecognisedProgram]] = {}
+        self._parts: tuple[dict[Key, RecognisedProgram | list[RecognisedProgram]], ...] = tuple(
+            {} for _ in range(_NUM_PARTS)
+        )
 
     def of(self, key: Key, tenant: str) -> list[RecognisedProgram]:
         """Return the programs of a tenant that a key leads to, the oldest first."""
-        found = self._by_key.get(key)
+        found = self._parts[key % _NUM_PARTS].get(key)
         if found is None:
             return []
         programs = found if isinstance(found, list) else [found]
@@ -63,34 +69,37 @@ class ProgramKeys:
 
     def known(self, keys: Iterable[Key]) -> Iterator[Key]:
         """Return those of some keys that lead to programs of any tenant, of which most lead to none."""
-        return filter(self._by_key.__contains__, keys)
+        parts = self._parts
+        return (key for key in keys if key in parts[key % _NUM_PARTS])
 
     def link(self, key: Key, program: RecognisedProgram) -> None:
         """Let a key lead to a program."""
-        found = self._by_key.get(key)
+        part = self._parts[key % _NUM_PARTS]
+        found = part.get(key)
         self._weights.add(program.tenant, 1)
         if found is None:
-            self._by_key[key] = program
+            part[key] = program
         elif isinstance(found, list):
             found.append(program)
             del found[:-_MOST_SHARED]
         else:
-            self._by_key[key] = [found, program]
+            part[key] = [found, program]
 
     def unlink(self, key: Key, program: RecognisedProgram) -> None:
         """Let a key lead to a program no more."""
-        found = self._by_key.get(key)
+        part = self._parts[key % _NUM_PARTS]
+        found = part.get(key)
         self._weights.add(program.tenant, -1)
         if found is program:
-            del self._by_key[key]
+            del part[key]
         elif isinstance(found, list) and program in found:
             found.remove(program)
             if len(found) == 1:
-                self._by_key[key] = found[0]
+                part[key] = found[0]
 
     def check_invariants(self) -> None:
         """Check that keys and programs agree. For tests."""
-        for key, found in self._by_key.items():
+        for key, found in chain.from_iterable(part.items() for part in self._parts):
             programs = found if isinstance(found, list) else [found]
             assert 1 <= len(programs) <= _MOST_SHARED
             assert all(key in one.keys() and one in one.tenant for one in programs)  # noqa: SIM118
