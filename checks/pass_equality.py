@@ -131,8 +131,8 @@ def real_engines(checkpoint: Path, gaps: Gaps) -> list[Deployment]:
     from benchmarks.common.reference.engine import ReferenceConfig, ReferenceLLM
     from checks.watched_vectors import WatchedVectors
     from stretto.engines.catalogue import local_engines, vectors_engine
+    from stretto.engines.executables import PROFILES
     from stretto.engines.llms import STAND_IN, llm_engine
-    from stretto.engines.profiles import PROFILES
 
     vectors = vectors_engine().changed(executable=WatchedVectors, config=gaps)
     small_pieces = {**PROFILES, "embedding": replace(PROFILES["embedding"], max_efficient_batch=4)}

@@ -98,6 +98,17 @@ MOVED = {
     "sched.placement_requests": "sched.llm.placing",
     "sched.run_apart": "sched.llm.shown_parts",
     "sched.running_request": "sched.llm.running_requests",
+    "cluster.class_prices": "cluster.class_loads",
+    "emulate.exact_timer": "emulate.clock",
+    "emulate.fleet_file": "emulate.fleet",
+    "emulate.lag_metrics": "emulate.replica_metrics",
+    "emulate.sglang_metrics": "emulate.replica_metrics",
+    "emulate.vectors": "emulate.batch_routes",
+    "engines.batch.server.pieces": "engines.batch.server.client",
+    "engines.openai_server.priority": "engines.openai_server.asking",
+    "llm.output.braces": "llm.output.quoted",
+    "llm.repeats": "llm.step_batch",
+    "runtime.large_values": "runtime.instances.ray_values",
     **{f"sched.{one}": f"sched.{to}.{one}" for to, names in _SCHED.items() for one in names.split()},
 }
 """The new path of each module or folder that was moved, by its old one, both below the package."""
@@ -137,7 +148,7 @@ RENAMED: dict[str, dict[str, str]] = {
             name: f"stretto.engines.llms:{name}"
             for name in ("llm_deployment", "llm_replica", "server_replica")
         },
-        **{name: f"stretto.engines.profiles:{name}" for name in ("engine_and_model", "profile_key")},
+        **{name: f"stretto.engines.executables:{name}" for name in ("engine_and_model", "profile_key")},
     },
     "stretto.engines.decoding": {"changed": "changed_settings"},
     "stretto.engines.openai_server.held_blocks": {"HeldPrefixes": "HeldByServer"},

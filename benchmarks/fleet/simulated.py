@@ -15,9 +15,9 @@ from benchmarks.fleet.work import Answered, Asked
 from stretto.apps.plan_cache import PlanCache
 from stretto.costs.output_lengths import OutputLengths, output_lengths
 from stretto.emulate.answer_lengths import RecordedLengths
+from stretto.emulate.batch_routes import relevance, vector_of
 from stretto.emulate.prepared import prepare
 from stretto.emulate.tokens import FOUR_CHARACTERS
-from stretto.emulate.vectors import relevance, vector_of
 from stretto.engines.batch.applications import OpApplication, answer_batch
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.scripted.engine import ScriptedLLM

@@ -29,7 +29,7 @@ from benchmarks.programs.room.load import Load
 from benchmarks.programs.room.real_time import run_on_runtime
 from benchmarks.programs.room.sessions import Session, recorded_sessions
 from benchmarks.report import Row
-from stretto.engines.profiles import PROFILES
+from stretto.engines.executables import PROFILES
 from stretto.engines.transformer.engine import TransformerLLM
 from stretto.engines.transformer.engine_config import TransformerConfig
 from stretto.model.deployment import Deployment, deploy

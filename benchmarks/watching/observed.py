@@ -13,9 +13,8 @@ import sys
 from contextlib import ExitStack
 
 from benchmarks.watching.onlooker import onlooker
-from stretto.operate.deferred import DeferredObservers
 from stretto.operate.otel import SpanSender
-from stretto.operate.watch import Watch
+from stretto.operate.watch import DeferredObservers, Watch
 from stretto.router.config import RouterConfig
 from stretto.router.serve import run_router
 from stretto.router.worker_config import WorkerConfig

@@ -75,7 +75,7 @@ def collections_engine(dsn: str | None) -> Deployment:
     on an embedded server if that is None.
     """
     from stretto.engines.batch.postgres import PostgresVectors
-    from stretto.engines.profiles import PROFILES
+    from stretto.engines.executables import PROFILES
     from stretto.model.deployment import deploy
 
     return deploy("vectors", PostgresVectors, _config(dsn), profile=PROFILES["vectors"], max_batch=1024)

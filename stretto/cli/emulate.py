@@ -228,7 +228,7 @@ def _check_beside_fleet(context: typer.Context) -> None:
 def _wanted(given: EmulateOptions) -> WantedFleet:
     """Return the servers that the file of a fleet describes, or equal ones, each on devices of its own."""
     from stretto.emulate.faults import parse_fault
-    from stretto.emulate.fleet_file import read_fleet
+    from stretto.emulate.fleet import read_fleet
     from stretto.emulate.wanted import WantedFleet, WantedServer
 
     faults = tuple(map(parse_fault, given.faults))

@@ -87,7 +87,7 @@ def profile(given: ProfileOptions) -> None:
 
     from stretto.cli.engines import assemble
     from stretto.cli.saved import profiles_file, save_profile
-    from stretto.engines.profiles import engine_and_model
+    from stretto.engines.executables import engine_and_model
     from stretto.engines.profiling import profile_engine
     from stretto.runtime.devices import claim
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from stretto.engines.profiles import PROFILES, profile_key
+from stretto.engines.executables import PROFILES, profile_key
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError, UserError
 from stretto.model.profile import Profile

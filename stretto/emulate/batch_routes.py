@@ -1,6 +1,7 @@
 """What an emulated embedding or reranking server answers at each path, as vLLM does.
 
 Source: vLLM 0.32, `entrypoints/pooling/embed/protocol.py`, `entrypoints/pooling/score/protocol.py`.
+Differs: vectors and scores are made up, the same for the same text; texts with common words are alike.
 """
 
 from __future__ import annotations
@@ -8,24 +9,75 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from hashlib import shake_128
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.emulate.app import HandlerTable
 from stretto.emulate.batch_replica import EmulatedBatches
 from stretto.emulate.gate import Gate
 from stretto.emulate.generate import LOST
 from stretto.emulate.tokens import FOUR_CHARACTERS
-from stretto.emulate.vectors import DIMENSIONS, relevance, vector_json, vector_of
 from stretto.http.request import HttpRequest
 from stretto.wire import metrics, paths
 from stretto.wire.errors import RequestRefused, malformed, prompt_too_long, unacceptable, unknown_model
 from stretto.wire.fields import Fields, flag, integer, items, mapping, read_body, text, token_ids
 from stretto.wire.models import ModelCard, models_json
 from stretto.wire.rerank import ranking_json
+
+DIMENSIONS = 1024
+"""Length of vectors, that of bge-large-en-v1.5."""
+_WORD = re.compile(r"\w+")
+
+
+def direction_of(text: str, dimensions: int = DIMENSIONS) -> NDArray[np.int32]:
+    """Return the direction of a text's vector as whole numbers: the sum of a random one for each word."""
+    words = _WORD.findall(text.casefold()) or [text]
+    total: NDArray[np.int32] = np.add.reduce([_of_word(word, dimensions) for word in words], dtype=np.int32)
+    return total if total.any() else _of_word(text, dimensions).astype(np.int32)
+
+
+def vector_of(text: str, dimensions: int = DIMENSIONS) -> NDArray[np.float32]:
+    """Return the vector of a text, of length 1."""
+    counts = direction_of(text, dimensions).astype(np.float32)
+    return counts / np.float32(np.linalg.norm(counts))
+
+
+def vector_json(text: str, dimensions: int = DIMENSIONS) -> str:
+    """Return the vector of a text as JSON. Its few different numbers are written once each."""
+    counts = direction_of(text, dimensions)
+    length = math.sqrt(float((counts.astype(np.int64) ** 2).sum()))
+    least = int(counts.min())
+    written = [f"{count / length:.8f}" for count in range(least, int(counts.max()) + 1)]
+    return f"[{','.join([written[place] for place in (counts - least).tolist()])}]"
+
+
+def relevance(query: str, document: str) -> float:
+    """Return a score in (0, 1) of how well a document answers a query: more common words, a higher one."""
+    cosine = float(_of_query(query) @ vector_of(document, 256))
+    return 1 / (1 + math.exp(-8 * (cosine - 0.5)))
+
+
+@lru_cache(maxsize=64)
+def _of_query(query: str) -> NDArray[np.float32]:
+    return vector_of(query, 256)
+
+
+@lru_cache(maxsize=4096)
+def _of_word(word: str, dimensions: int) -> NDArray[np.int8]:
+    num_bytes = -(-dimensions // 8)
+    bits = np.unpackbits(
+        np.frombuffer(shake_128(word.encode("utf-8", "replace")).digest(num_bytes), np.uint8)
+    )
+    return (bits[:dimensions].astype(np.int8) * 2 - 1).astype(np.int8)
+
 
 T = TypeVar("T")
 

@@ -1,10 +1,22 @@
-"""The check that a fleet of emulated servers is possible on its emulated machine."""
+"""The check that a fleet of emulated servers is possible on its emulated machine, and its reader from TOML.
+
+    [machine]
+    devices = ["A100-80G", "A100-80G", "RTX-3090"]
+    links = [[0, 1]]
+
+    [[replica]]
+    model = "llama-2-7b"
+    devices = [0, 1]
+
+The keys of a replica are the fields of `WantedServer`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from stretto.cluster.machine import Machine, Placed, check_free
@@ -19,6 +31,7 @@ from stretto.model.errors import ConfigError
 from stretto.model.nearest_name import nearest_name
 from stretto.model.profile import Profile
 from stretto.model.replica import Replica
+from stretto.schema.reading import read_tables
 
 _MEMORY_BYTES: Mapping[str, int] = {"RTX-3090": 24 * 2**30}
 """Memory of devices whose presets have none, by their data sheets."""
@@ -212,3 +225,30 @@ def _memory(preset: Preset) -> int:
 
 def _presets_with_memory() -> dict[str, Preset]:
     return {name: preset for name, preset in all_presets().items() if preset.hardware is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMachine:
+    """The table `[machine]` of a fleet's file.
+
+    Attributes:
+        devices: kind of each device.
+        links: groups of devices that are joined by NVLink; None if all are.
+    """
+
+    devices: tuple[str, ...]
+    links: tuple[tuple[int, ...], ...] | None = None
+
+
+def read_fleet(path: Path) -> tuple[FleetMachine, tuple[WantedServer, ...]]:
+    """Return the machine and the servers that a file describes.
+
+    Raises:
+        ConfigError: the file cannot be read, or has a wrong key or value; the message has its line.
+    """
+    tables = read_tables(path)
+    machine = tables.one("machine")
+    if machine is None:
+        raise ConfigError(f"{path}: the table [machine] is missing; it has the machine's devices")
+    servers = tuple(row.build(WantedServer) for row in tables.rows("replica"))
+    return machine.build(FleetMachine), servers

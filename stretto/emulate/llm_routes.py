@@ -11,9 +11,8 @@ from stretto.emulate.gate import Gate
 from stretto.emulate.generate import LOST, AnswerWriter, EmulatedGeneration
 from stretto.emulate.kv_transfers import is_prefill, is_prefilled, transfer_of
 from stretto.emulate.llm_replica import EmulatedLLM
-from stretto.emulate.openai_writer import OpenAIWriter
+from stretto.emulate.openai_writer import OpenAIWriter, ResponsesWriter
 from stretto.emulate.prepared import AnswerTokens, PreparedRequest, as_long_as_allowed, prepare, prompts_of
-from stretto.emulate.responses_writer import ResponsesWriter
 from stretto.emulate.served_model import EmulatedModel
 from stretto.http.request import HttpRequest
 from stretto.model.errors import CapacityError

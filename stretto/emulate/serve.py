@@ -23,9 +23,8 @@ from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.llm_replica import EmulatedLLM
 from stretto.emulate.llm_routes import LLMRoutes
 from stretto.emulate.prepared import AnswerTokens, as_long_as_allowed
-from stretto.emulate.replica_metrics import render_batch_metrics, render_metrics
+from stretto.emulate.replica_metrics import render_batch_metrics, render_metrics, render_sglang_metrics
 from stretto.emulate.server import Emulated, EmulatedServer
-from stretto.emulate.sglang_metrics import render_sglang_metrics
 from stretto.emulate.sglang_routes import SGLangRoutes
 from stretto.engines.openai_server.config import KVEventsConfig
 from stretto.http.signals import run_until_interrupted

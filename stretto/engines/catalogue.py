@@ -16,8 +16,8 @@ from stretto.engines.batch.tools import Tools, ToolsConfig, TurnRecords
 from stretto.engines.batch.transforms import Transforms, TransformsConfig
 from stretto.engines.batch.vectors import MemoryVectors, MemoryVectorsConfig
 from stretto.engines.batch.web_search import WebSearch, WebSearchConfig
+from stretto.engines.executables import PROFILES
 from stretto.engines.llms import RECOVER_S, is_url, llm_engine, shared_device
-from stretto.engines.profiles import PROFILES
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.errors import ConfigError
 from stretto.model.extras import imports_of

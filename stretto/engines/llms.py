@@ -12,10 +12,10 @@ from stretto.engines.batch.embedding import (
 )
 from stretto.engines.chat_markup import PLAIN_STOP
 from stretto.engines.contract import SteppedLLM
+from stretto.engines.executables import PROFILES
 from stretto.engines.gguf_file import is_gguf
 from stretto.engines.models.store import FETCHED_MODELS, check_here
 from stretto.engines.processor import has_bfloat16
-from stretto.engines.profiles import PROFILES
 from stretto.engines.scripted.standin import StandIn, StandInConfig
 from stretto.model.deployment import Deployment
 from stretto.model.devices import parse_device

@@ -30,10 +30,9 @@ from stretto.llm.admission import WaitingQueue
 from stretto.llm.block_tables import BlockTables
 from stretto.llm.cache.block_pool import BlockPool
 from stretto.llm.cache.prefix_cache import CacheHit, PrefixCache
-from stretto.llm.repeats import grow_for_repeats
 from stretto.llm.scheduler_config import SchedulerConfig
 from stretto.llm.sequence import Status, TokenSequence
-from stretto.llm.step_batch import InFlight, Slice, StepBatch
+from stretto.llm.step_batch import InFlight, Slice, StepBatch, grow_for_repeats
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.model.tasks import Reuse
 from stretto.model.values import Prompt

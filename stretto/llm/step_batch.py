@@ -1,5 +1,6 @@
 """The work of one step of an LLM instance: which tokens of which sequences it computes; and the blocks that
-running prefills will soon put into the prefix cache, so that others may wait for them.
+running prefills will soon put into the prefix cache, so that others may wait for them; and the number of
+decode steps in a row, without rescheduling between them.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from stretto.llm.block_tables import BlockTables
 from stretto.llm.cache.prefix_cache import CacheHit
 from stretto.llm.sequence import TokenSequence
 from stretto.model.record import record
@@ -96,3 +98,30 @@ def _share(running: TokenSequence, sequence: TokenSequence, num_tokens: int) -> 
         running.tokens[last] == sequence.tokens[last]
         and running.tokens[:num_tokens] == sequence.tokens[:num_tokens]
     )
+
+
+def grow_for_repeats(
+    batch: list[TokenSequence], tables: BlockTables, block_tokens: int, max_repeats: int, *, is_awaited: bool
+) -> int:
+    """Return how many decode steps the sequences of `batch` can do without rescheduling, and acquire the KV
+    blocks for them.
+
+    The limits are: `max_repeats`, the end of a sequence, and the number of free blocks (nothing is evicted).
+    If another sequence waits (`is_awaited`), the steps also end when a block is full: a full block enters the
+    prefix cache, which may allow that sequence to start.
+    """
+    remaining = [s.num_prompt_tokens + s.max_new_tokens - len(s.tokens) for s in batch]
+    num_repeats = min(max_repeats, *remaining)
+    if is_awaited:
+        num_repeats = min(num_repeats, *(block_tokens - s.num_computed % block_tokens for s in batch))
+    needed: list[tuple[int, int]] = []  # (first repeat that needs one more block, place in the batch)
+    for place, sequence in enumerate(batch):
+        first = len(sequence.blocks) * block_tokens - len(sequence.tokens) + 1
+        if first < num_repeats:
+            needed += [(repeat, place) for repeat in range(first, num_repeats, block_tokens)]
+    needed.sort()
+    if len(needed) > tables.num_free:
+        num_repeats = needed[tables.num_free][0]
+        needed = [one for one in needed if one[0] < num_repeats]
+    tables.append_free([batch[place] for _, place in needed])
+    return num_repeats

@@ -20,7 +20,7 @@ from typing import Any
 
 from stretto.costs.learned_work import LearnedWork
 from stretto.costs.work_left import positive
-from stretto.engines.profiles import engine_and_model
+from stretto.engines.executables import engine_and_model
 from stretto.model.deployment import Deployment
 from stretto.model.errors import ConfigError, UserError
 from stretto.sched.orders.order import prices_s

@@ -40,13 +40,12 @@ from stretto.sched.messages import (
 from stretto.sched.orders.tenants_served import NO_WEIGHTS
 from stretto.sched.queries.attempts import Attempts
 from stretto.sched.queries.demand import Demand
-from stretto.sched.queries.ending import EndingSessions
 from stretto.sched.queries.one_call import OneCall
 from stretto.sched.queries.outcome import Outcome
 from stretto.sched.queries.results import Completed, Delivered, Report
 from stretto.sched.queries.session import SessionMachine
 from stretto.sched.queries.splicing import Expand
-from stretto.sched.queries.turn_work import TurnWork
+from stretto.sched.queries.turn_work import EndingSessions, TurnWork
 from stretto.sched.snapshot import HeldPicture, Snapshot
 from stretto.sched.vocabulary import STANDARD, Vocabulary
 
@@ -365,7 +364,7 @@ class System:
         if isinstance(session, SessionMachine) and not session.is_one_shot:
             ended = error or QueryCancelled("the session was closed")
             reply = Reply(query, {} if error is None else None, error, usage, session.endings)
-            self._ending.add(query, session, ended, reply)
+            self._ending.add(query, session.close_some, ended, reply)
             self._give_up_variables()
         else:
             self._actions.append(Reply(query, outputs, error, usage, session.endings))

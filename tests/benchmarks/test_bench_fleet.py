@@ -23,7 +23,7 @@ from benchmarks.fleet.schemes import SIMULATED_BY_HAND, SIMULATED_OURS
 from benchmarks.fleet.servers import RunningFleet, fleet_toml
 from benchmarks.fleet.simulated import SimulatedFleet
 from benchmarks.fleet.work import Answered, ServerUrls, Work, read_work, write_work
-from stretto.emulate.fleet_file import read_fleet
+from stretto.emulate.fleet import read_fleet
 from stretto.model.errors import EngineFailure, EngineTimeout
 
 CORPUS = small_corpus()

@@ -10,8 +10,8 @@ from support.command_line import CommandLine
 from support.pooling_stub import PoolingStub, answering
 
 from stretto.engines.catalogue import local_engines
+from stretto.engines.executables import profile_key
 from stretto.engines.llms import STAND_IN
-from stretto.engines.profiles import profile_key
 
 QUESTION = "Where did the captain live?"
 

@@ -12,7 +12,7 @@ import pytest
 from support.command_line import CommandLine, serving
 from support.openai_stub import Reply
 
-from stretto.engines.profiles import PROFILES
+from stretto.engines.executables import PROFILES
 from stretto.model.deployment import Deployment
 from stretto.model.errors import EngineFailure
 from stretto.runtime.runtime import Runtime

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from stretto.cluster.class_prices import ClassPrices
+from stretto.cluster.class_loads import ClassPrices
 from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.instance_view import InstanceView
 from stretto.cluster.instances import InstanceTable

@@ -16,8 +16,7 @@ from support.emulated import MODEL, emulating, fleet_of, running_servers
 from benchmarks.emulate.servers import SteadyCost
 from stretto.costs.carried_over import gpu_costs
 from stretto.costs.presets import load_preset, write_preset
-from stretto.emulate.fleet import PlannedFleet, check_fleet
-from stretto.emulate.fleet_file import read_fleet
+from stretto.emulate.fleet import PlannedFleet, check_fleet, read_fleet
 from stretto.emulate.llm_plan import PlannedLLM
 from stretto.emulate.real_time import check_real_time, predict_load
 from stretto.emulate.serve import process_age_s

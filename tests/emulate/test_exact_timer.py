@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from stretto.emulate import exact_timer
-from stretto.emulate.exact_timer import ExactTimer
+from stretto.emulate import clock
+from stretto.emulate.clock import ExactTimer
 
 
 async def set_twice() -> list[str]:
@@ -38,7 +38,7 @@ def test_a_timer_calls_once_at_the_time_that_was_set_last() -> None:
 
 
 def test_without_timers_of_linux_that_of_the_event_loop_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact_timer, "_libc", object())
+    monkeypatch.setattr(clock, "_libc", object())
     assert asyncio.run(set_twice()) == ["in time"]
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from support.pooling_stub import PoolingStub, answering
 
+from stretto.engines.batch.server.client import pieces
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
-from stretto.engines.batch.server.pieces import pieces
 from stretto.engines.batch.server.reranking import RerankingServer
 from stretto.model.errors import BadReply, ConfigError, EngineTimeout, EngineUnavailable
 from stretto.model.tasks import Task

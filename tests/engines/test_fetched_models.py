@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from stretto.engines.executables import engine_and_model
 from stretto.engines.llms import DEFAULT_LLM, check_llm_is_here, checkpoint_path, llm_engine
 from stretto.engines.models.store import FETCHED_MODELS, FetchedModel, add_model, check_whole, fetched_model
-from stretto.engines.profiles import engine_and_model
 from stretto.model.errors import ConfigError
 
 WEIGHTS = b"GGUF weights"

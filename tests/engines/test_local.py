@@ -12,8 +12,8 @@ from stretto.engines.batch.calls import CallsConfig
 from stretto.engines.batch.local_models import minilm_path
 from stretto.engines.catalogue import local_engines
 from stretto.engines.chat_markup import PLAIN_STOP
+from stretto.engines.executables import engine_and_model
 from stretto.engines.llms import DEFAULT_LLM, STAND_IN, checkpoint_path, llm_engine
-from stretto.engines.profiles import engine_and_model
 from stretto.engines.profiling import profile_engine
 from stretto.model.deployment import Deployment
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.engines.openai_server.priority import priority_of
+from stretto.engines.openai_server.asking import priority_of
 
 SECONDS = st.integers(-(10**9), 10**9).map(lambda ms: ms / 1000 + 0.0005)
 SECOND = st.integers(-(2**15), 2**15).map(float)

@@ -15,7 +15,7 @@ from support.openai_stub import EVENT_STREAM, MODEL, OpenAIStub, Reply
 
 from stretto.engines.chat_markup import RAW
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.openai_server.priority import priority_of
+from stretto.engines.openai_server.asking import priority_of
 from stretto.model.errors import (
     BadReply,
     BadServer,

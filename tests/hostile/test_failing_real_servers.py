@@ -32,8 +32,8 @@ from stretto.emulate.fleet import check_fleet
 from stretto.emulate.wanted import WantedFleet, WantedServer
 from stretto.engines.batch.server.config import BatchServerConfig
 from stretto.engines.batch.server.embedding import EmbeddingServer
+from stretto.engines.executables import PROFILES
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
-from stretto.engines.profiles import PROFILES
 from stretto.graph.compile import compile_graph
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.text import parse_graph

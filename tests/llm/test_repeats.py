@@ -9,8 +9,8 @@ import pytest
 from stretto.llm.block_tables import BlockTables
 from stretto.llm.cache.block_pool import BlockPool
 from stretto.llm.cache.prefix_cache import PrefixCache
-from stretto.llm.repeats import grow_for_repeats
 from stretto.llm.sequence import TokenSequence
+from stretto.llm.step_batch import grow_for_repeats
 
 SIZE = 4
 

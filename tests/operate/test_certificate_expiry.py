@@ -13,7 +13,7 @@ pytest.importorskip("cryptography", reason="certificates of tests are made by cr
 from cryptography import x509
 from support.certificates import Authority
 
-from stretto.operate.expiry import expiry_s
+from stretto.operate.certificates import expiry_s
 
 
 @pytest.mark.parametrize("days", [-300.0, 0.5, 90.0, 9_000.0, 30_000.0])  # from 2050 on in another form

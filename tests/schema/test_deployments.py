@@ -13,10 +13,9 @@ import pytest
 from stretto.cli.engines_file import deployed
 from stretto.cluster.machine import Machine
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
-from stretto.engines.executables import EXECUTABLES
+from stretto.engines.executables import EXECUTABLES, PROFILES
 from stretto.engines.openai_server import OpenAIServer, OpenAIServerConfig
 from stretto.engines.openai_server.config import KVEventsConfig
-from stretto.engines.profiles import PROFILES
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.engines.server_process.engine import ServerProcess
 from stretto.model.deployment import Deployment

@@ -22,7 +22,7 @@ from stretto.model.deployment import deploy
 from stretto.model.errors import BadReply, CapacityError
 from stretto.service.apps.deployed_app import deploy_app
 from stretto.service.config import Limits, ServiceConfig, TenantConfig
-from stretto.transforms.nested_schemas import closed, moved
+from stretto.transforms.call_schemas import closed, moved
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]

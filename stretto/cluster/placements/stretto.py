@@ -19,7 +19,7 @@ The terms, all in seconds:
   included: each of them waits for this prefill too. The requests of jobs come in bursts, which the rate of
   the last seconds does not foretell: each second of their prefills costs `_BURST_PRICE` more;
 - move: what a move to another instance must save, where the request waits at one already;
-- class: what it costs that requests for latency and for throughput meet at an instance (`class_prices.py`);
+- class: what it costs that requests for latency and for throughput meet at an instance (`class_loads.py`);
 - apart: a little, where its siblings or the requests of its job are at other instances.
 
 A prefix is thus copied where waiting for it costs more than computing it again does to all.
@@ -36,7 +36,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from stretto.cluster.class_prices import ClassPrices
+from stretto.cluster.class_loads import ClassPrices
 from stretto.cluster.eviction import victims
 from stretto.cluster.group_locations import GroupLocations
 from stretto.cluster.index_members import HeldTokens

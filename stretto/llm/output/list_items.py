@@ -37,8 +37,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 
-from stretto.llm.output.braces import Braces
-from stretto.llm.output.quoted import CLOSING, QuotedText
+from stretto.llm.output.quoted import CLOSING, Braces, QuotedText
 from stretto.llm.output.tool_calls import calls_in, is_tool_call
 from stretto.model.errors import BadReply
 from stretto.model.values import whole_characters

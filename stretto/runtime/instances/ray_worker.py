@@ -20,8 +20,7 @@ from stretto.engines.contract import BatchEngine
 from stretto.engines.server_process.config import ServerProcessConfig
 from stretto.model.tasks import Task
 from stretto.runtime.devices import claim
-from stretto.runtime.instances.ray_values import LEAST_ANSWER_BYTES, RayAnswer, RayValues
-from stretto.runtime.large_values import set_apart
+from stretto.runtime.instances.ray_values import LEAST_ANSWER_BYTES, RayAnswer, RayValues, set_apart
 from stretto.runtime.worker import InstanceJob, run_batch
 from stretto.sched.engine_events import BatchDone
 

@@ -22,8 +22,7 @@ from typing import Any
 
 from stretto.model.tools import ToolChoice, ToolFunction, ToolOffer
 from stretto.service.openai.errors import invalid, unsupported
-from stretto.transforms.call_schemas import calls_schema, object_schema
-from stretto.transforms.nested_schemas import moved
+from stretto.transforms.call_schemas import calls_schema, moved, object_schema
 from stretto.wire.fields import Fields, flag, mapping, text
 
 MAX_TOOLS = 128

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar
 
 from stretto.engines.batch.applications import Op, answer_batch
 from stretto.engines.batch.server.config import BatchServerConfig
@@ -20,6 +21,16 @@ from stretto.model.errors import BadReply, BadServer, EngineTimeout, EngineUnava
 from stretto.model.tasks import Task
 from stretto.wire import paths
 from stretto.wire.models import choose_model, read_models
+
+T = TypeVar("T")
+
+
+def pieces(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    """Cut items into consecutive pieces of at most `most`, whose sizes differ by 1 at most."""
+    num_pieces = -(-len(items) // most)
+    ends = [len(items) * number // num_pieces for number in range(num_pieces + 1)] if items else [0]
+    return [items[lo:hi] for lo, hi in pairwise(ends)]
+
 
 Request: TypeAlias = tuple[str, dict[str, object]]
 """Path and body of a POST."""

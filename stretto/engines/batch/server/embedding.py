@@ -9,9 +9,8 @@ import numpy as np
 from stretto.engines.batch.applications import Op, OpApplication
 from stretto.engines.batch.embedding import embedded_text
 from stretto.engines.batch.server import tei_wire
-from stretto.engines.batch.server.client import BatchServer
+from stretto.engines.batch.server.client import BatchServer, pieces
 from stretto.engines.batch.server.config import BatchServerConfig
-from stretto.engines.batch.server.pieces import pieces
 from stretto.model.errors import BadServer
 from stretto.wire import embeddings
 from stretto.wire.embeddings import Vector

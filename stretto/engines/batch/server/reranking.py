@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from stretto.engines.batch.applications import Op, OpApplication
 from stretto.engines.batch.reranking import hits_of
 from stretto.engines.batch.server import tei_wire
-from stretto.engines.batch.server.client import BatchServer, Request, ServedModel
+from stretto.engines.batch.server.client import BatchServer, Request, ServedModel, pieces
 from stretto.engines.batch.server.config import BatchServerConfig as BatchServerConfig
-from stretto.engines.batch.server.pieces import pieces
 from stretto.model.errors import BadServer
 from stretto.model.values import Hit, as_text, document_order
 from stretto.wire import rerank
