@@ -23,6 +23,10 @@ class CappedRoom(OfflineRoom):
         super().__init__(profile)
         self._cap = cap
 
+    def is_left_to_others(self, now_s: float) -> bool:
+        """Return no: the number holds at all servers."""
+        return False
+
     def _most(self, now_s: float) -> int:
         return self._cap if self.has_others(now_s) else _ALONE
 

@@ -113,12 +113,20 @@ class OfflineAtWorkers:
     def choose(
         self, request: PlacementRequest, among: Collection[WorkerId] | None, now_s: float
     ) -> Choice | None:
-        """Return the worker where an offline request may begin; None if it has to wait."""
+        """Return the worker where an offline request may begin; None if it has to wait.
+
+        While a worker may get it that is not left to others, it begins at none that is.
+        """
+        views = [view for view in self._table if among is None or view.id in among]
+        alone = [
+            view
+            for view in views
+            if view.state == "serving" and not self._rooms[view.id].is_left_to_others(now_s)
+        ]
         free = [
             view
-            for view in self._table
-            if (among is None or view.id in among)
-            and view.offline_room_tokens >= max(1, min(request.all_tokens, view.capacity_tokens))
+            for view in alone or views
+            if view.offline_room_tokens >= max(1, min(request.all_tokens, view.capacity_tokens))
             and self._rooms[view.id].takes_one(now_s)
         ]
         if not free:

@@ -27,6 +27,17 @@ def begin_lines(room: OfflineRoom, until_s: float, most: int = 1000) -> list[flo
     return times
 
 
+@pytest.mark.parametrize(("seconds", "is_left"), [(0.1, True), (20.0, False)])
+def test_an_instance_is_left_to_others_whose_requests_are_short(seconds: float, is_left: bool) -> None:
+    room = OfflineRoom(PROFILE)
+    room.started(1, 200, 50, 0.0, is_offline=True)
+    assert not room.is_left_to_others(0.0)
+    room.started(2, 0, round(seconds / PROFILE.per_output_s), 0.0, is_offline=False)
+    room.ended(2, round(seconds / PROFILE.per_output_s), seconds)
+    assert room.is_left_to_others(seconds) == is_left
+    assert not room.is_left_to_others(seconds + 60.0)
+
+
 @pytest.mark.parametrize("seconds", [2.0, 5.0, 20.0])
 def test_prefills_beside_others_take_a_share_of_their_time(seconds: float) -> None:
     room = OfflineRoom(PROFILE)

@@ -109,3 +109,16 @@ def test_people_make_room_for_lines_that_cannot_begin_anywhere() -> None:
                     at.add(worker)
         now_s += 1.0
     assert len(at) == 1
+
+
+def test_lines_begin_at_no_worker_whose_people_are_quick_while_another_takes_them() -> None:
+    state = router_state_of(2)
+    first, _ = arrive(state, 0.0, LINE)
+    for second in range(1, 21):
+        person, actions = arrive(state, second, PERSON)
+        assert sends(actions) == [(person, 0)]
+        state.answered(person, 200, USAGE, second + 0.05)
+    state.answered(first, 200, USAGE, 20.1)
+    begun = [worker for _ in range(50) for _, worker in sends(arrive(state, 20.2, LINE)[1])]
+    begun += [worker for _, worker in sends(expire_until(state, 25.0))]
+    assert begun == [1] * 50
