@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, sleep
 from typing import Any
 
@@ -482,6 +482,26 @@ def test_keys_and_limits_hold_for_plain_traffic() -> None:
         long = at.post(CHAT, chat("hi", max_tokens=81), "c").result()
         assert (long.status_code, long.json()["error"]["code"]) == (422, "over_limit")
         assert at.post(CHAT, chat("hi"), "c").result().status_code == 429  # may be any length
+
+
+def test_what_a_key_has_begun_goes_on_when_it_is_taken_out() -> None:
+    with door(config=TENANTS) as at:
+        (worker,) = at.workers
+        streamed = at.post(CHAT, chat("first", stream=True), "a")
+        until(lambda: "first" in worker.prompts)
+        waits = at.post(CHAT, chat("second"), "a")
+        at.wait_for_waiting(1)
+        left = replace(TENANTS, tenant=TENANTS.tenant[1:])
+
+        async def take_out() -> None:
+            at.service.app.tenants.replace(left)
+
+        at.service.runtime.run_on_loop(take_out)
+        assert at.post(CHAT, chat("third"), "a").result().status_code == 401
+        worker.is_open = True
+        assert streamed.result().text.rstrip().endswith("data: [DONE]")
+        assert waits.result().status_code == 200
+        assert at.post(CHAT, chat("fourth"), "a").result().status_code == 401
 
 
 @pytest.mark.parametrize(
