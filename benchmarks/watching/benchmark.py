@@ -3,9 +3,9 @@
 Our router runs before servers that stream: it counts its requests as it does by itself, it sends spans,
 somebody reads its live page and its metrics, and all of that (`observed.py`). The load is that of AIPerf's
 chats: 50 clients, each of whose requests is a program of its own, with a prompt of 1 kB and an answer of 24
-events, 10 ms apart. Each turn starts one of the routers and one that nobody sees, and loads them at the same
-time, so that other work on this machine meets both alike. Processor time is what the system counts for a
-router's process, user and system, with the thread that sends spans.
+events, 10 ms apart, or of 200 with `--whole`. Each turn starts one of the routers and one that nobody sees,
+and loads them at the same time, so that other work on this machine meets both alike. Processor time is what
+the system counts for a router's process, user and system, with the thread that sends spans.
 """
 
 from __future__ import annotations
@@ -42,10 +42,14 @@ class WatchingSize:
 
 
 QUICK = WatchingSize(rounds=2, requests=300)
+LONG = WatchingSize(rounds=3, warm=100, requests=1000, events=200)
+"""Answers as long as those of chats often are; all that looks at a door costs the same for any length."""
 
 
 def run_benchmark(options: BenchmarkOptions) -> Report:
-    """Run the benchmark: about six minutes, or one if `quick`."""
+    """Run the benchmark: about six minutes, or one if `quick`; three with long answers alone if `whole`."""
+    if options.whole:
+        return measure(LONG, options, HOWS[-1:])
     return measure(QUICK if options.quick else WatchingSize(), options)
 
 
