@@ -109,7 +109,8 @@ class Client:
 
     async def ausage(self) -> Usage:
         """Return what `usage` says, in code on the event loop of a client of a service."""
-        self._opened()
+        if self._opened().is_closed():  # its event loop may have ended with it
+            return self._connection.usage(is_on_loop=False)
         return await self._on_loop(self._connection.ausage())
 
     def together(self) -> AbstractContextManager[None]:
@@ -274,10 +275,17 @@ class Client:
             return False
 
     async def _on_loop(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine that belongs to the event loop of the session, in code on any loop."""
+        """Await a coroutine that belongs to the event loop of the session, in code on any loop.
+
+        Raises:
+            UserError: that event loop has ended.
+        """
         if self._is_on_loop():
             return await waiting
         assert self._loop is not None
+        if self._loop.is_closed():
+            waiting.close()
+            raise UserError("the session is closed: its event loop has ended")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(waiting, self._loop))
 
     async def _get(self, name: str, perf: Criteria | None, timeout_s: float | None) -> object:

@@ -88,6 +88,8 @@ def test_a_service_tells_the_tokens_of_a_client() -> None:
             assert client.usage.num_prompt_tokens > 0
         with pytest.raises(UserError, match="only while the session of the client lasts"):
             _ = client.usage
+        with pytest.raises(UserError, match="only while the session of the client lasts"):
+            asyncio.run(client.ausage())
 
         async def on_a_loop() -> Usage:
             async with P.Client(service.url) as client:
@@ -108,3 +110,12 @@ def test_both_ways_to_ask_for_tokens_work_in_process() -> None:
             return client.usage
 
     assert asyncio.run(main()).num_output_tokens == 3
+
+
+def test_a_closed_client_says_so_on_other_event_loops_too() -> None:
+    with Runtime([desk_llm(Desk(lambda prompt: "one two"))]) as runtime, P.Client(runtime) as client:
+        echoed = echo("some")
+        echoed.get()
+    assert asyncio.run(client.ausage()) == client.usage
+    with pytest.raises(UserError, match="the session is closed"):
+        asyncio.run(echoed.aget())
