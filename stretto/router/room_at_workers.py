@@ -197,7 +197,9 @@ class RoomAtWorkers:
         """Take note of a request that another router has sent to a worker, or that waits there if that is
         None, and of the room of its program by the account `there`.
         """
-        pool = self._pool_of(request.model) if worker is None else self._of_worker.get(worker)
+        pool = self._of_ticket.get(ticket)  # it may be sent to a worker of another pool that lists its model
+        if pool is None:
+            pool = self._pool_of(request.model) if worker is None else self._of_worker.get(worker)
         if pool is None or not pool.workers:
             return
         described = self._described(pool, ticket, request, num_output)

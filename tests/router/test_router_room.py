@@ -214,6 +214,21 @@ def test_models_of_different_workers_have_rooms_of_their_own() -> None:
     assert at.call("c", 4500, model="n") in at.at
 
 
+def test_a_request_of_another_router_stays_in_the_room_where_it_was_held() -> None:
+    """Its model is listed by a worker of two models too, which is in the room of the other one."""
+    at = At("m", "n")
+    both = at.state.membership.add(WorkerConfig(url="http://both"))
+    at.do(at.state.membership.check_passed(both.id, {"n": {}, "m": {}}, KV, 0.0))
+    request = RoutedRequest(model="m", num_tokens=100, program=NamedProgram("a", has_returned=True))
+    room = at.state._open.room
+    for there, worker in (("held", None), ("inside", both.id)):
+        room.follow(-1, request, 10, there, worker, 0.0)  # type: ignore[arg-type]
+        room.check_invariants()
+    room.ended(-1, request, None, 1.0)
+    room.check_invariants()
+    assert not any(pool.num_requests or pool.room.held for pool in room._pools)
+
+
 def test_a_name_is_that_of_its_client_alone() -> None:
     at = At()
     at.turn("a", 4500, client="one")
