@@ -38,8 +38,9 @@ class RouterConfig:
             keep there from one request to the next.
         learns_slots: whether it is learned from the `/metrics` of workers how many requests each runs at
             once, so that no more are sent there.
-        tokenizer: directory with the tokenizer of the workers' model, with which prompts that come as texts
-            are looked up in what workers report of their caches; None looks up those that come as token ids.
+        tokenizer: directory with the tokenizer of the workers' model, with which prompts that come as texts,
+            and chats if it has a chat template, are looked up in what workers report of their caches; None
+            looks up those that come as token ids.
         snapshot: file that keeps what workers hold in their caches, from the router's end to its next start;
             None begins without. What workers report by KV events is not kept.
         announce: address such as "tcp://0.0.0.0:7400" at which other routers before the same workers are told

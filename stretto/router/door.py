@@ -170,15 +170,15 @@ class RouterDoor:
         if (tokens := self.front.tokens) is None:
             self._begin(requests)
             return
-        self._begin([one for one in requests if not one[1].text])
+        self._begin([one for one in requests if not (one[1].text or one[1].chat)])
 
         def read(exchange: RoutedExchange, routed: RoutedRequest) -> None:
             def found(ids: Sequence[int]) -> None:  # none for a prompt that has none
                 self._begin([(exchange, changed(routed, ids=ids) if ids else routed)])
 
-            tokens.read(routed.text, found)
+            tokens.read(routed.chat or routed.text, found)
 
-        _of_each(read, [one for one in requests if one[1].text])
+        _of_each(read, [one for one in requests if one[1].text or one[1].chat])
 
     def _begin(self, requests: _Read) -> None:
         """Bring requests to the state machine. What is done with one is done with all of them before anything
@@ -239,10 +239,11 @@ class RouterDoor:
 
     def _rules(self) -> ReadingRules:
         """Return how bodies are read now."""
-        view = self.front.router_state.view
+        view, tokens = self.front.router_state.view, self.front.tokens
         return ReadingRules(
             uses_keys=view.uses_keys,
             has_reports=view.has_reports,
+            reads_chats=tokens is not None and tokens.reads_chats,
             cuts_priority=view.cuts_priority,
             aliases=self.front.aliases,
             repairs=self._repairs,

@@ -87,7 +87,7 @@ class Eligible:
         found = []
         for worker in self._workers:
             card = worker.models.get(request.model)
-            is_same = worker.shares_tokenizer or not request.text
+            is_same = worker.shares_template if request.chat else worker.shares_tokenizer or not request.text
             if is_same and isinstance(card, dict) and not card.get("parent"):
                 found.append(worker.id)
         return found

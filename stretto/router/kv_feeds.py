@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from contextlib import aclosing
 
 from stretto.engines.openai_server.kv_event_stream import KVEventStream
 from stretto.model.errors import EngineFailure, StrettoError
+from stretto.router.chats import PROBE_CHAT
 from stretto.router.front import Front
 from stretto.router.messages import WorkerId
 from stretto.router.question import ask_worker
@@ -76,22 +78,37 @@ class KVFeeds:
             self._tasks[worker].append(asyncio.create_task(self._compare(found)))
 
     async def _compare(self, worker: Worker) -> None:
-        """Compare the tokenizer with the worker's; only if they agree are texts looked up there."""
-        tokens, front = self._front.tokens, self._front
+        """Compare the tokenizer and the chat template with the worker's; only if they agree are texts, and
+        chats, looked up there.
+        """
+        tokens = self._front.tokens
         assert tokens is not None, "compared only where there is a tokenizer"
-        body = json.dumps(tokenize_request(next(iter(worker.models)), _PROBE)).encode()
-        try:
-            status, answer = await ask_worker(
-                front.links[worker.id], front.config.health_timeout_s, paths.TOKENIZE, body
-            )
-            theirs = read_tokens(json.loads(answer)) if status == 200 else None
-        except (EngineFailure, ValueError, RecursionError):
-            theirs = None
-        if theirs == tokens.encode(_PROBE, is_prompt=False):
-            worker.shares_tokenizer = True
-        else:
+        model = next(iter(worker.models))
+        theirs = await self._tokens_of(worker, tokenize_request(model, _PROBE))
+        if theirs != tokens.encode(_PROBE, is_prompt=False):
             _log.warning(
                 "worker %s does not agree with the router's tokenizer: only prompts that come as token ids "
                 "are looked up in what it reports",
                 worker.config.url,
             )
+            return
+        worker.shares_tokenizer = True
+        if (chats := tokens.chats) is None:
+            return
+        if await self._tokens_of(worker, {"model": model, **PROBE_CHAT}) == chats.probe:
+            worker.shares_template = tokens.reads_chats = True
+        else:
+            _log.warning(
+                "worker %s does not agree with the router's chat template: no chats are looked up in what it "
+                "reports",
+                worker.config.url,
+            )
+
+    async def _tokens_of(self, worker: Worker, asked: Mapping[str, object]) -> list[int] | None:
+        """Return the token ids that a worker tells of a text or a chat; None if it does not tell."""
+        link, timeout_s = self._front.links[worker.id], self._front.config.health_timeout_s
+        try:
+            status, answer = await ask_worker(link, timeout_s, paths.TOKENIZE, json.dumps(asked).encode())
+            return read_tokens(json.loads(answer)) if status == 200 else None
+        except (EngineFailure, ValueError, RecursionError):
+            return None

@@ -10,6 +10,7 @@ from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.model.record import record
 from stretto.model.tasks import Objective
+from stretto.router.chats import Chat
 from stretto.sched.queries.request import StepRequest
 from stretto.sched.request_trace import Door, Try
 
@@ -56,6 +57,7 @@ class RoutedRequest:
         key: key of its prompt; None if nothing is known of it or the policy reads no keys.
         shape: names of its fields and tools, as a digest; "" without a key.
         text: prompt of a completion as a text whose token ids may be looked up; "" if there is none.
+        chat: chat whose token ids may be looked up; None if there is none.
         ids: token ids of its prompt; none where they are not known.
         is_repeatable: whether it may be sent again when it is not known if a worker has handled it.
         client_key: digest of the key that the client brings; "" if it brings none, so that it gets the key in
@@ -87,6 +89,7 @@ class RoutedRequest:
     key: PromptKey | None = None
     shape: str = ""
     text: str = ""
+    chat: Chat | None = None
     ids: Sequence[int] = ()
     is_repeatable: bool = True
     client_key: str = ""

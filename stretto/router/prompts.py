@@ -17,6 +17,7 @@ import numpy as np
 from stretto.cluster.placement_request import PromptKey
 from stretto.cluster.prompt_keys import BYTES, hash_text
 from stretto.router.body_edits import form_model, members_of, values_of
+from stretto.router.chats import chat_of
 from stretto.router.messages import RoutedRequest
 from stretto.router.programs import asked_program
 from stretto.router.reading import ReadingRules, RequestHead
@@ -81,6 +82,7 @@ def read_request(head: RequestHead, rules: ReadingRules, body: bytes) -> RoutedR
         key=key,
         text=looked_up if isinstance(looked_up, str) else "",
         ids=looked_up if isinstance(looked_up, array) else (),
+        chat=chat_of(path, fields) if rules.has_reports and rules.reads_chats else None,
         is_repeatable=head.is_repeatable,
         client_key=head.client_key,
         tenant=head.tenant,
@@ -149,7 +151,7 @@ def check_num_items(body: bytes) -> None:
 def _looked_up(path: str, fields: Mapping[str, Any]) -> _Text | None:
     """Return the only prompt of a completion whose token ids a worker may report.
 
-    A salted prompt has blocks of its own, which no report names. A chat's token ids depend on the template.
+    A salted prompt has blocks of its own, which no report names.
     """
     is_completion = path.endswith("/completions") and "messages" not in fields
     prompt = fields.get("prompt")

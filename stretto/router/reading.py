@@ -19,6 +19,7 @@ class ReadingRules:
         uses_keys: whether keys of prompts are wanted.
         has_reports: whether workers report what their caches hold, so that the prompt of a completion is
             wanted as it is.
+        reads_chats: whether chats are wanted too.
         cuts_priority: whether a worker knows no field `priority`.
         aliases: names for which the names of models are to be put.
         repairs: rules by which prompts are repaired.
@@ -26,6 +27,7 @@ class ReadingRules:
 
     uses_keys: bool = True
     has_reports: bool = False
+    reads_chats: bool = False
     cuts_priority: bool = False
     aliases: Aliases = _NO_ALIASES
     repairs: Repairs = _NO_REPAIRS

@@ -43,6 +43,7 @@ class Client:
         room_at: worker where its program has room; None for any.
         why: what it waits for, or has waited for; "" if it has not.
         bound: the choice of a worker in whose queue it waits, and the seconds that it delays the next one.
+        chat_tokens: number of tokens of its chat as the router has counted them; 0 if it has not.
         num_attempts: number of times that it was sent to a worker.
         tried: workers that it is not sent to again.
         refused_by: workers that have refused it, as they may refuse whoever asks, with the status. It goes
@@ -70,6 +71,7 @@ class Client:
     step: StepRequest | None = None
     room_at: WorkerId | None = None
     why: str = ""
+    chat_tokens: int = 0
     num_attempts: int = 0
     tried: set[WorkerId] = field(default_factory=set)
     refused_by: dict[WorkerId, int] = field(default_factory=dict)

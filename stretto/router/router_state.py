@@ -40,6 +40,7 @@ from stretto.cluster.prompt_keys import BYTES
 from stretto.costs.learned_work import LearnedWork
 from stretto.model.record import changed
 from stretto.router.announcing.announcer import Announcer
+from stretto.router.chat_counts import compare_counts
 from stretto.router.config import RouterConfig
 from stretto.router.dispatch import Dispatch
 from stretto.router.held_blocks import HeldByWorkers
@@ -114,10 +115,12 @@ class RouterState:
             hints=self._caches.held(request.ids, self._eligible.reporting(request)) if request.ids else {},
             purpose=Purpose(request.objective, yields_until_s=now_s + self._open.yields_s),
         )
-        if request.ids or request.text:  # long, and looked up above
-            request = changed(request, ids=(), text="")
+        chat_tokens = len(request.ids) if request.chat is not None else 0
+        if request.ids or request.text or request.chat is not None:  # long, and looked up above
+            request = changed(request, ids=(), text="", chat=None)
         deadline_s = self._deadlines.of(request, now_s)
         self._clients[ticket] = client = Client(request, placed, now_s, now_s, deadline_s)
+        client.chat_tokens = chat_tokens
         client.tried.update(request.failed_at)
         client.again_at.update(request.failed_at)
         client.home = self._homes.of(request)
@@ -204,6 +207,8 @@ class RouterState:
         worker, usage = self._open.release(ticket, usage, now_s, status, was_paused=was_paused)
         if worker is not None:
             self._workers.answered(worker, status, now_s, retry_after_s, client_key)
+            if client.chat_tokens and client.num_attempts == 1:
+                compare_counts(worker, client.chat_tokens, usage)
         if status < 400:
             self._open.forget(ticket, now_s, without_transfer(client, usage))
         else:

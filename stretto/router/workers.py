@@ -62,6 +62,8 @@ class Worker:
         num_failed_checks: number of health checks that failed since the last that passed.
         on_trial: whether it gets one request at a time, because it was suspect.
         shares_tokenizer: whether its tokenizer is known to be the router's.
+        shares_template: whether its chat template is, too.
+        num_miscounted: number of chats of which it has counted other tokens than the router.
         slots: what is learned of how many requests it runs at once.
         probe_s: time from which a suspect worker may be tried again.
         rests_until_s: time until which it gets no requests, because it has answered with status 429.
@@ -80,6 +82,8 @@ class Worker:
     num_failed_checks: int = 0
     on_trial: bool = False
     shares_tokenizer: bool = False
+    shares_template: bool = False
+    num_miscounted: int = 0
     slots: LearnedSlots = field(default_factory=LearnedSlots)
     probe_s: float = 0.0
     rests_until_s: float = 0.0
