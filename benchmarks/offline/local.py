@@ -61,7 +61,7 @@ class LocalMachine:
 
     def works(self, seed: int) -> Iterator[Work]:
         """Yield three applications of the models."""
-        tokenizer = PromptTokenizer(self.models["small"].folder)  # all have the same
+        tokenizer = PromptTokenizer(self.models["small"].path)  # all have the same
         return local_works(seed, lambda text: len(tokenizer.encode((Segment(text),))))
 
     def run(self, work: Work, planner: str) -> Measured:

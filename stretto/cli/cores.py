@@ -17,7 +17,7 @@ from stretto.planner.cores import CPU, core_model, cores_machine, usable_cores
 from stretto.planner.given_machine import given_machine
 from stretto.planner.machine import PlanMachine, planned_model
 
-MEASURING_S = 12.0
+MEASURING_S = 8.0
 """Seconds for the steps of a model."""
 
 
@@ -61,7 +61,10 @@ def core_costs(
     for name, model in models.items():
         key = _key(model, cores)
         if key not in kept:
-            say(f"measuring model {name} on {len(cores)} cores for {MEASURING_S:.0f} s; kept in {path}")
+            say(
+                f"measuring model {name} on {len(cores)} cores, for {MEASURING_S:.0f} s and its start, "
+                f"three times as long on a busy machine; kept in {path}"
+            )
             kept[key] = measure(model, cores, MEASURING_S).as_json()
             _keep(path, kept)
         try:
@@ -98,9 +101,12 @@ def _keep(path: Path, costs: Mapping[str, Any]) -> None:
 
 def _key(model: CoreModel, cores: tuple[int, ...]) -> str:
     """Return a text that differs for models, machines and versions of what runs them."""
-    weights = sorted((file.name, file.stat().st_size) for file in model.folder.glob("*.safetensors"))
+    from stretto.engines.transformer.config import read_raw_config
+
+    files = [model.path] if model.path.is_file() else model.path.glob("*.safetensors")
+    weights = sorted((file.name, file.stat().st_size) for file in files)
     facts = (
-        (model.folder / "config.json").read_text("utf-8"),
+        json.dumps(read_raw_config(model.path)),
         weights,
         len(cores),
         _processor(),

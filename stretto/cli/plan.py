@@ -231,5 +231,13 @@ def _machine(application: Application, text: str) -> PlanMachine:
     from stretto.planner.given_machine import given_machine
 
     if text.casefold() == CPU:
-        return measured_cores(core_models(application), partial(print, file=sys.stderr))
+        from rich.console import Console
+
+        from stretto.cli.progress import spinner
+
+        errors = Console(stderr=True, emoji=False)
+        with spinner(errors) as progress:
+            progress.add_task("measuring", total=None)
+            say = partial(errors.print, highlight=False, soft_wrap=True, markup=False)
+            return measured_cores(core_models(application), say)
     return given_machine(text).with_chunked_prefill()

@@ -57,7 +57,7 @@ def run_plan(given: RunPlanOptions) -> None:
     with bar(errors) as progress:
         counted = "requests" if isinstance(application, DrawnApplication) else "calls"
         forecast = Forecast(time.monotonic, counted)
-        calls = progress.add_task(counted, total=None)
+        calls = progress.add_task("preparing", total=None)
 
         def show(num_ended: int, num_left: int, losses: str = "") -> None:
             text, total = forecast.text(num_ended, num_left), num_ended + num_left

@@ -33,6 +33,12 @@ _MAIN_MEMORY_BYTES_S = 2e10
 _CACHE_BYTES_S = 1e11
 _FLOPS = 5e10
 _STEPS_OF_KIND = 200
+_FILL_OPERATIONS = 2.5e11
+"""Operations for the usual prompts of the most sequences, about: larger models get shorter prompts."""
+_STEP_OPERATIONS = 1e11
+"""Operations of the largest step, about, that the longest prompt does not need."""
+_LONGEST = 8
+"""Length of the longest prompt over that of the longest usual one. It is there for attention in a prefill."""
 _KV_BYTES = 512 * 2**20
 
 
@@ -41,12 +47,12 @@ class CoreModel:
     """A model that can run on a core.
 
     Attributes:
-        folder: folder of the checkpoint.
+        path: checkpoint, a folder or a GGUF file.
         sizes: sizes of the model, in the precision in which it runs.
         replica: replica of the model with default settings.
     """
 
-    folder: Path
+    path: Path
     sizes: LLMModel
     replica: Replica
 
@@ -96,7 +102,7 @@ def measure_on_cores(model: CoreModel, cores: Sequence[int], max_s: float) -> Co
     """Measure a model on all these cores at the same time, because in a run all are busy.
 
     Args:
-        max_s: seconds for steps; starts are not in it.
+        max_s: seconds for steps, as `StepLoad` has them; starts are not in it.
 
     Raises:
         EngineFailure: a process died.
@@ -104,10 +110,12 @@ def measure_on_cores(model: CoreModel, cores: Sequence[int], max_s: float) -> Co
     """
     from stretto.planner.measure_steps import StepLoad, measure_apart
 
-    load = StepLoad(
-        _tasks(random.Random(0), model.sizes.max_context_tokens), WIDTHS, max_s, keeps_prompts=True
-    )
-    config = model.config(scheduler_config(model.sizes, _KV_BYTES // model.sizes.kv_bytes_per_token))
+    sizes = model.sizes
+    load = StepLoad(_tasks(random.Random(0), sizes), WIDTHS, max_s, keeps_prompts=True)
+    scheduler = scheduler_config(sizes, _KV_BYTES // sizes.kv_bytes_per_token)
+    longest = _TOKENS_PER_WORD * _prompt_words(sizes)[1]
+    step_tokens = max(longest, scheduler.max_running + 1, int(_STEP_OPERATIONS / (2 * sizes.token_params)))
+    config = model.config(replace(scheduler, max_batch_tokens=min(scheduler.max_batch_tokens, step_tokens)))
 
     def measured(core: int) -> MeasuredLLM:
         return measure_apart(config, load, devices=(f"cpu:{core}",), threads=1)
@@ -116,7 +124,7 @@ def measure_on_cores(model: CoreModel, cores: Sequence[int], max_s: float) -> Co
         found = list(pool.map(measured, cores))
     steps = [step for one in found for step in one.steps]
     start_s = sum(one.start_s for one in found) / len(found)
-    return CoreCost(model.sizes, _numbers(model.sizes, steps), start_s)
+    return CoreCost(sizes, _numbers(sizes, steps), start_s)
 
 
 def _numbers(model: LLMModel, steps: Sequence[MeasuredStep]) -> dict[str, float]:
@@ -138,14 +146,25 @@ def _balanced(steps: Sequence[MeasuredStep]) -> list[MeasuredStep]:
     return [step for same in kinds.values() for step in same[:: -(-len(same) // _STEPS_OF_KIND)]]
 
 
-def _tasks(numbers: random.Random, context_tokens: int) -> list[LLMTask]:
-    """Return tasks whose texts have nothing in common, of several lengths that the context has room for."""
-    longest = max(1, min(_PROMPT_WORDS[1], context_tokens // (2 * _TOKENS_PER_WORD)))
-    shortest = min(_PROMPT_WORDS[0], longest)
-    most = max(1, min(_ANSWER_TOKENS[1], context_tokens // 2))
+def _prompt_words(model: LLMModel) -> tuple[int, int]:
+    """Return the words of the longest usual prompt, and of the longest of all: what the context has room for,
+    and a core can compute in a few seconds.
+    """
+    fit = max(1, min(_PROMPT_WORDS[1], model.max_context_tokens // (2 * _TOKENS_PER_WORD)))
+    usual = min(fit, max(_PROMPT_WORDS[0], int(_FILL_OPERATIONS / (2 * model.token_params * max(WIDTHS)))))
+    return usual, min(fit, _LONGEST * usual)
+
+
+def _tasks(numbers: random.Random, model: LLMModel) -> list[LLMTask]:
+    """Return tasks whose texts have nothing in common, of several lengths. The first one warms up, and the
+    second one is the longest.
+    """
+    usual, longest = _prompt_words(model)
+    shortest = min(_PROMPT_WORDS[0], usual)
+    most = max(1, min(_ANSWER_TOKENS[1], model.max_context_tokens // 2))
     tasks = []
     for at in range(_NUM_TASKS):
-        num_words = round(shortest * (longest / shortest) ** numbers.random())
+        num_words = longest if at == 1 else round(shortest * (usual / shortest) ** numbers.random())
         words = ("".join(numbers.choices(_LETTERS, k=numbers.randint(3, 6))) for _ in range(num_words))
         decode = Decode(max_tokens=numbers.randint(min(_ANSWER_TOKENS[0], most), most), ignore_eos=True)
         tasks.append(LLMTask(at, f"query {at}", "", (Segment(" ".join(words)),), decode))

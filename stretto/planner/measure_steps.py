@@ -25,6 +25,8 @@ from stretto.sim.step_times import batch_shape
 
 _START_S = 600.0
 _LEAST_STEPS = 8
+MAX_WAIT = 3
+"""Largest time on a busy machine, over that of a quiet one."""
 
 MakeLLM: TypeAlias = Callable[[TransformerConfig], TransformerLLM]
 """A function that makes the engine to be measured, in its process."""
@@ -49,7 +51,8 @@ class StepLoad:
 
     Attributes:
         side_by_side: numbers of tasks that run at the same time, one number after the other.
-        max_s: seconds for all of them.
+        max_s: seconds for all of them, without those in which the process waits for a core; with them, three
+            times as many.
         keeps_prompts: whether prompts are still cached when tasks run with the next number.
     """
 
@@ -83,7 +86,7 @@ def measure_apart(
     process.start()
     theirs.close()
     try:
-        if not ours.poll(_START_S + 4 * load.max_s):
+        if not ours.poll(_START_S + 2 * MAX_WAIT * load.max_s):
             raise EngineFailure("the LLM to be measured sent nothing")
         found = ours.recv()
     except EOFError:
@@ -124,7 +127,7 @@ def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
 
     For each number in `side_by_side`, that many tasks run at the same time until all are done, or until its
     share of `max_s` is used up; but at least eight steps. Larger numbers have larger shares, because their
-    steps take longer.
+    steps take longer. A busy machine gives fewer steps, in at most three times the time.
     """
     schedule = llm.scheduler.schedule
     batches: list[StepBatch] = []
@@ -139,13 +142,17 @@ def measure_steps(llm: TransformerLLM, load: StepLoad) -> list[MeasuredStep]:
     share_s = load.max_s / sum(map(_share, widths))
     for number, width in enumerate(widths):  # the first warms up
         waiting, num_running, measured = list(load.tasks), 0, list[MeasuredStep]()
-        due_s = time.perf_counter() + share_s * _share(width)
-        while (waiting or num_running) and (len(measured) < _LEAST_STEPS or time.perf_counter() < due_s):
+        left_s = share_s * _share(width)
+        due_s = time.perf_counter() + MAX_WAIT * left_s
+        while (waiting or num_running) and (
+            len(measured) < _LEAST_STEPS or (left_s > 0 and time.perf_counter() < due_s)
+        ):
             while waiting and num_running < width:
                 llm.admit(waiting.pop(0), ())
                 num_running += 1
             events, seconds = timed(llm.step)
             measured.append(MeasuredStep(batch_shape(batches[-1]), seconds))
+            left_s -= seconds
             for event in events:
                 if isinstance(event, Failed):
                     raise event.error

@@ -43,6 +43,17 @@ def mini() -> dict[str, CoreModel]:
     return core_models(Application("app", [ModelNode("writer", str(MINI), 64)]))
 
 
+def test_costs_of_a_gguf_file_are_kept(kept: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    from checks.gguf_files import write_gguf
+
+    path = write_gguf(MINI, tmp_path / "model.gguf", "F32")
+    measure, models = Measuring(), core_models(Application("app", [ModelNode("writer", str(path), 64)]))
+    for _ in range(2):
+        cores.core_costs(models, print, measure)
+    assert measure.num_measured == 1
+
+
 def test_costs_are_measured_once_and_kept(kept: Path) -> None:
     measure, told = Measuring(), list[str]()
     first = cores.core_costs(mini(), told.append, measure)
