@@ -41,7 +41,7 @@ def told_headers(trace: RequestTrace, program: RoutedProgram | None) -> Headers:
         told = [(_WORKER, b"%d" % last.worker), (_REASON, trace.reason.encode("latin-1", "replace"))]
     else:
         told, waited_s, why = [], monotonic() - trace.arrived_s, ""
-    told.append((_HELD_MS, b"%d" % round(1000 * waited_s) if waited_s else b"0"))
+    told.append(held_header(waited_s))
     if why:
         told.append((_HELD_FOR, why.encode("latin-1", "replace")))
     if program is not None:
@@ -49,6 +49,11 @@ def told_headers(trace: RequestTrace, program: RoutedProgram | None) -> Headers:
     if trace.repaired:
         told.append((_REPAIRED, trace.repaired.encode("latin-1", "replace")))
     return told
+
+
+def held_header(waited_s: float) -> tuple[bytes, bytes]:
+    """Return the header that says how many seconds a request has waited."""
+    return _HELD_MS, b"%d" % round(1000 * waited_s) if waited_s else b"0"
 
 
 def answer_headers(answer: AnswerParser, trace: RequestTrace, program: RoutedProgram | None) -> Headers:

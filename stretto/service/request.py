@@ -60,9 +60,10 @@ class ServiceRequest(HttpRequest):
     Attributes:
         id: id of the request, which the answer carries in the header `X-Request-Id`.
         admitted: what its head says.
+        told: headers that its answer has besides, a refusal too.
     """
 
-    __slots__ = ("_arrived_s", "_id_header", "_readers", "_values", "admitted", "id")
+    __slots__ = ("_arrived_s", "_id_header", "_readers", "_values", "admitted", "id", "told")
 
     def __init__(
         self, connection: Answerable, received: ClientRequest, request_id: str, readers: BodyReaders
@@ -73,6 +74,7 @@ class ServiceRequest(HttpRequest):
         self.id = request_id
         self.parts = self.admitted.parts
         self._id_header = (b"x-request-id", request_id.encode())
+        self.told: Headers = []
         self._values: list[object] = []
         self._arrived_s = monotonic()
 
@@ -156,7 +158,7 @@ class ServiceRequest(HttpRequest):
         Raises:
             ClientLeft: the client does not read what has been sent.
         """
-        more = [self._id_header, *(headers or ())]
+        more = [self._id_header, *self.told, *(headers or ())]
         num_bytes = len(content)
         if num_bytes <= _PIECE_BYTES:
             await super().answer(content, status, content_type, more)
@@ -197,7 +199,7 @@ class ServiceRequest(HttpRequest):
             self.end(b"data: " + encode_json(body_of(error, self.id)) + b"\n\n" + DONE)
             return
         status, headers, body = refusal_answer(error, self.id)
-        await super().answer(body, status, headers=headers)
+        await super().answer(body, status, headers=[*headers, *self.told])
 
     async def send_event(self, event: object, kind: str = "") -> bytes:
         """Send an event of a stream (server-sent events), which the first one begins; return its bytes.
@@ -236,7 +238,7 @@ class ServiceRequest(HttpRequest):
 
     def _begin_events(self) -> None:
         if not self.has_begun:
-            self.begin_events([self._id_header, *_NO_STORE])
+            self.begin_events([self._id_header, *self.told, *_NO_STORE])
 
 
 async def _send_parts(request: HttpRequest, parts: Callable[[], Iterable[bytes]]) -> None:

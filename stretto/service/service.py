@@ -28,6 +28,7 @@ from stretto.service.batches.store import BatchStore
 from stretto.service.calls import Works
 from stretto.service.config import ServiceConfig
 from stretto.service.openai.routes import OpenAIRoutes
+from stretto.service.openai.waits import QueryWaits
 from stretto.service.openapi import openapi
 from stretto.service.places import LastInstances
 from stretto.service.pool.door import PoolDoor
@@ -108,7 +109,10 @@ class Service:
         seen = watch or (Watch() if pool is None else pool.watch)
         admin = AdminRoutes(runtime, config, seen, pool, lambda: self.is_draining, self._batch_pictures)
         self.app.routes.add(*admin.routes)
-        openai = OpenAIRoutes(runtime, self.apps, documents, spares or {}, lambda: self.is_draining, door)
+        waits = QueryWaits()
+        runtime.observers.add(waits)
+        spared = spares or {}
+        openai = OpenAIRoutes(runtime, self.apps, documents, spared, lambda: self.is_draining, door, waits)
         self.app.routes.add(*openai.routes)
         self._server: HttpServer | None = None
         self._has_port = has_port

@@ -104,3 +104,21 @@ def test_the_end_that_a_client_says_ends_its_program(http: httpx.Client, program
 
 def test_a_long_id_is_cut_and_harms_nobody(http: httpx.Client) -> None:
     assert json.loads(ask(http, "one", headers={"x-stretto-program": "p" * 3000}))["choices"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_tell_their_program_and_their_wait(http: httpx.Client, stream: bool) -> None:
+    asked = {"messages": [{"role": "user", "content": "one"}], "stream": stream, "n": 2}
+    told = http.post(CHAT, json=asked, headers={"x-stretto-program": "p"}).headers
+    number, way, confidence = told["x-stretto-program"].split(";")
+    assert (number.isdigit(), way, confidence) == (True, "id", "certain")
+    assert 0 <= int(told["x-stretto-held-ms"]) < 60_000
+    assert "x-stretto-worker" not in told
+
+
+def test_refusals_tell_their_program(http: httpx.Client) -> None:
+    asked = {"messages": [{"role": "user", "content": "one"}], "model": "app:none"}
+    assert "x-stretto-program" not in http.post(CHAT, json=asked).headers, "it was not recognised yet"
+    reply = http.post("/v1/embeddings", json={"input": "one"}, headers={"x-stretto-program": "p"})
+    assert reply.headers["x-stretto-program"].endswith(";id;certain")
+    assert "x-stretto-held-ms" not in reply.headers

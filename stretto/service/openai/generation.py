@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from stretto.graph.execution_graph import ExecutionGraph
 from stretto.graph.one_call import CallGraphs, inputs_of_call
+from stretto.http.client.headers import Headers
 from stretto.model.errors import StrettoError
 from stretto.model.tasks import Ending, Finish, Objective, Usage
+from stretto.router.told_headers import held_header
 from stretto.runtime.query import Query
 from stretto.runtime.runtime import Runtime
 from stretto.sched.actions import Reply
+from stretto.service.openai.waits import QueryWaits
 from stretto.service.openai.wanted import WantedText
 from stretto.wire.answers import TokenCounts
 
@@ -39,18 +42,28 @@ class GeneratedText:
 
 @dataclass(frozen=True, slots=True)
 class CallOwner:
-    """The owner of calls: a tenant and its program, and what the calls are served for."""
+    """The owner of calls: a tenant and its program, and what the calls are served for.
+
+    Attributes:
+        told: headers of their answer, which get how long the calls have waited.
+    """
 
     tenant: str
     program: str
     objective: Objective
+    told: Headers
 
 
 class Generator:
-    """Runs calls of LLMs through a runtime."""
+    """Runs calls of LLMs through a runtime.
 
-    def __init__(self, runtime: Runtime) -> None:
+    Args:
+        waits: an observer of the runtime; with None, no waits are told.
+    """
+
+    def __init__(self, runtime: Runtime, waits: QueryWaits | None = None) -> None:
         self._runtime = runtime
+        self._waits = waits or QueryWaits()
         self._graphs = CallGraphs()
 
     async def whole(self, engine: str, wanted: WantedText, caller: CallOwner) -> list[GeneratedText]:
@@ -71,7 +84,9 @@ class Generator:
             for reply in replies:
                 if (error := (await reply).error) is not None:
                     raise error
-            return [_generated(reply.result(), wanted) for reply in replies]
+            ended = [reply.result() for reply in replies]
+            self._tell_wait((reply.query for reply in ended), caller)
+            return [_generated(reply, wanted) for reply in ended]
         finally:
             for reply, cancel in zip(replies, cancels, strict=False):
                 if not reply.done() or reply.cancelled():
@@ -86,10 +101,14 @@ class Generator:
             StrettoError: what one of them has failed with; the others are cancelled.
         """
         queries: list[Query] = []
+        has_begun = False
         try:
             for graph, inputs in await self._calls(engine, wanted):
                 queries.append(self._runtime.try_submit(graph, inputs, passes="none", **_options(caller)))
             async for number, piece in merged([query.stream(_ANSWER) for query in queries]):
+                if not has_begun:
+                    has_begun = True
+                    self._tell_wait((query.id for query in queries), caller)
                 if piece is not None:
                     yield number, piece
                     continue
@@ -100,6 +119,12 @@ class Generator:
         finally:
             for query in queries:
                 query.cancel()
+
+    def _tell_wait(self, queries: Iterable[str], caller: CallOwner) -> None:
+        """Tell the longest wait of those queries that have been sent to an engine."""
+        waits = [waited_s for query in queries if (waited_s := self._waits.of(query)) is not None]
+        if waits:
+            caller.told.append(held_header(max(waits)))
 
     async def _calls(
         self, engine: str, wanted: WantedText

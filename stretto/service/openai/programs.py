@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from stretto.cluster.recognition.messages import AskedProgram
 from stretto.cluster.recognition.recogniser import Recogniser
-from stretto.router.programs import RoutedProgram
+from stretto.router.programs import HEADER, RoutedProgram
 from stretto.runtime.runtime import Runtime
 from stretto.service.request import ServiceRequest
 
@@ -32,13 +32,14 @@ class ServedPrograms:
     def of(
         self, request: ServiceRequest, asked: AskedProgram | None, num_answers: int = 1
     ) -> Iterator[RoutedProgram | None]:
-        """Recognise the program of a request that is answered within the block; None if nothing is known of
-        it. What it generates is to be fed to the program's `answer`.
+        """Recognise the program of a request that is answered within the block, which a header of the answer
+        tells; None if nothing is known of it. What it generates is to be fed to the program's `answer`.
         """
         if asked is None:
             yield None
             return
         program = RoutedProgram(self._recogniser(), asked, request.path, num_answers)
+        request.told.append((HEADER, program.header))
         try:
             yield program
         except BaseException:

@@ -26,6 +26,7 @@ from stretto.service.openai.programs import ServedPrograms
 from stretto.service.openai.served_models import EMBEDDING, RERANKING, ServedModels
 from stretto.service.openai.text_routes import TextRoutes
 from stretto.service.openai.vectors import VectorRoutes
+from stretto.service.openai.waits import QueryWaits
 from stretto.service.pool.door import PoolDoor
 from stretto.service.request import ServiceRequest
 
@@ -38,6 +39,7 @@ class OpenAIRoutes:
         spares: replicas of engines that have none yet; the first request to an engine starts its own.
         is_draining: whether the service takes no new work.
         door: lets workers answer what no engine or app does; None without workers.
+        waits: an observer of the runtime, for a header of answers; with None, they have none.
     """
 
     def __init__(
@@ -48,13 +50,14 @@ class OpenAIRoutes:
         spares: Mapping[str, Replica],
         is_draining: Callable[[], bool],
         door: PoolDoor | None = None,
+        waits: QueryWaits | None = None,
     ) -> None:
         self._is_draining = is_draining
         self._door = door
         at_workers = "" if door is None else door.pool.engine
         self._models = ServedModels(runtime.deployments, apps.apps, spares, at_workers)
         programs = ServedPrograms(runtime, None if door is None else lambda: door.pool.router_door.programs)
-        texts = TextRoutes(runtime, self._models, programs, apps, documents)
+        texts = TextRoutes(runtime, self._models, programs, apps, documents, waits)
         vectors = VectorRoutes(runtime, self._models, programs, spares)
         self.routes = (
             Route("POST", "/v1/chat/completions", self._working(texts.chat, "messages", "chat")),

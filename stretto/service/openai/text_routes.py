@@ -27,6 +27,7 @@ from stretto.service.openai.generation import CallOwner, Generator, finish_of
 from stretto.service.openai.programs import ServedPrograms, name_of
 from stretto.service.openai.replies import CompletionForm, ReplyForm, TextReply
 from stretto.service.openai.served_models import ServedModels
+from stretto.service.openai.waits import QueryWaits
 from stretto.service.openai.wanted import WantedText, num_prompt_chars, wanted_chat, wanted_completion
 from stretto.service.request import ServiceRequest, encode_json
 from stretto.wire.answers import AnswerChoice, TokenCounts
@@ -45,6 +46,7 @@ class TextRoutes:
     Args:
         programs: recognises which programs requests belong to.
         documents: documents of chats with apps that bring none.
+        waits: an observer of the runtime, for a header of answers; with None, they have none.
     """
 
     def __init__(
@@ -54,13 +56,14 @@ class TextRoutes:
         programs: ServedPrograms,
         apps: AppService,
         documents: Sequence[Document],
+        waits: QueryWaits | None = None,
     ) -> None:
         self._runtime = runtime
         self._models = models
         self._programs = programs
         self._apps = apps
         self._documents = documents
-        self._generator = Generator(runtime)
+        self._generator = Generator(runtime, waits)
 
     async def chat(self, request: ServiceRequest) -> None:
         """Answer a chat."""
@@ -118,7 +121,7 @@ class TextRoutes:
             self._programs.of(request, asked, wanted.num_choices) as program,
         ):
             objective = request.admitted.objective or wanted.objective
-            caller = CallOwner(request.tenant.name, name_of(program), objective)
+            caller = CallOwner(request.tenant.name, name_of(program), objective, request.told)
             if wanted.stream:
                 await request.unless_left(self._stream(request, engine, wanted, caller, reply, program))
                 return
