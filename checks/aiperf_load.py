@@ -1,10 +1,10 @@
 """Checks that a server answers a neutral load generator without errors: AIPerf, with sessions and a trace.
 
-    python -m checks.aiperf_load --url URL [--model NAME] [--requests N] [--aiperf COMMAND]
+    python -m checks.aiperf_load --url URL [--model NAME] [--requests N] [--at-once N] [--aiperf COMMAND]
 
 AIPerf runs in an environment of its own (`make aiperf-env`). It drives the server with three loads: sessions
 that fork, spawn and join (`dag_jsonl`, chat API), requests at fixed times that share prefixes (Mooncake,
-completions API), and chats, 50 at once. Answers are streamed. The exit code is 1 if a request had an error or
+completions API), and chats. Answers are streamed. The exit code is 1 if a request had an error or
 was not sent.
 
 AIPerf needs a tokenizer to make and count texts, and takes it from a cache of the Hugging Face hub alone. So
@@ -37,7 +37,6 @@ AIPERF = Path(".venv-aiperf/bin/aiperf")
 TOKENIZER = "stretto/mini"
 _TIMEOUT_S = 600
 _BLOCK_TOKENS = 512
-_CONCURRENCY = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,8 @@ class Outcome:
         return not self.errors and self.answered == self.expected
 
 
-def loads(num_chats: int) -> tuple[Load, ...]:
-    """Return the loads: sessions, a trace, and chats."""
+def loads(num_chats: int, at_once: int = 50) -> tuple[Load, ...]:
+    """Return the loads: sessions, a trace, and chats, so many of them at once."""
     return (
         Load(
             "dag_jsonl",
@@ -97,7 +96,7 @@ def loads(num_chats: int) -> tuple[Load, ...]:
             (),
             (
                 *("--endpoint-type", "chat", "--request-count", str(num_chats)),
-                *("--concurrency", str(min(num_chats, _CONCURRENCY))),
+                *("--concurrency", str(min(num_chats, at_once))),
                 *("--synthetic-input-tokens-mean", "200", "--synthetic-input-tokens-stddev", "100"),
                 *("--output-tokens-mean", "24", "--output-tokens-stddev", "12"),
             ),
@@ -216,6 +215,7 @@ def main() -> int:
     parser.add_argument("--url", required=True, help="URL of the server")
     parser.add_argument("--model", help="its model; default: the first that it lists")
     parser.add_argument("--requests", type=int, default=2000, help="number of chats; default: 2,000")
+    parser.add_argument("--at-once", type=int, default=50, help="chats at once; default: 50")
     parser.add_argument("--aiperf", type=Path, default=AIPERF, help=f"command; default: {AIPERF}")
     options = parser.parse_args()
     try:
@@ -225,7 +225,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             found = {
                 load.name: run_load(load, options.aiperf.absolute(), options.url, model, Path(folder))
-                for load in loads(options.requests)
+                for load in loads(options.requests, options.at_once)
             }
     except StrettoError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
