@@ -55,6 +55,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def _near(name: str, names: Mapping[str, str], cutoff: float) -> list[str]:
     """Return up to two names that are most like `name`; `names` has them by their form in lower case."""
-    near = [one for one in names if one.startswith(name.casefold())]
+    near = [one for one in names if name and one.startswith(name.casefold())]
     near = near or get_close_matches(name.casefold(), names, n=2, cutoff=cutoff)
     return [names[one] for one in near[:2]]

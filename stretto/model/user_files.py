@@ -50,8 +50,11 @@ def named_in_file(where: str, asked: str) -> Any:
     """
     file, _, name = where.rpartition(":")
     module = run_file(Path(file), asked)
+    if not name:
+        raise ConfigError(f"{asked}: nothing of the file is named; write {file}:NAME")
     if not hasattr(module, name):
-        raise ConfigError(f"{asked}: there is no {name} in {file}{did_you_mean(name, vars(module))}")
+        known = (one for one in vars(module) if not one.startswith("__"))
+        raise ConfigError(f"{asked}: there is no {name} in {file}{did_you_mean(name, known)}")
     return getattr(module, name)
 
 

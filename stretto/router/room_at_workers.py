@@ -35,6 +35,10 @@ _WATCHED = 8
 """Number of programs of which the first request of one is made known in any case."""
 _RATIOS = (0.1, 10.0)
 """Range of the tokens for each estimated one."""
+_GIVEN_S = 3.0
+"""Seconds for which a request of another router has room here before that router has said that it goes out.
+Accounts may differ: two routers could wait for ever for each other's requests.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +107,7 @@ class RoomAtWorkers:
         self._of_ticket: dict[Ticket, _Pool] = {}
         self.held: dict[Ticket, RoomRequest] = {}
         self._plain_since_s: dict[Ticket, float] = {}  # of those held, in order
+        self._given_s: dict[Ticket, float] = {}  # when room was given to what other routers hold, in order
 
     def __len__(self) -> int:
         """Return how many requests are held."""
@@ -197,11 +202,11 @@ class RoomAtWorkers:
         """Take note of a request that another router has sent to a worker, or that waits there if that is
         None, and of the room of its program by the account `there`.
         """
-        pool = self._of_ticket.get(ticket)  # it may be sent to a worker of another pool that lists its model
-        if pool is None:
+        self._given_s.pop(ticket, None)
+        if (pool := self._of_ticket.get(ticket)) is None:  # else it may go to a worker of another pool
             pool = self._pool_of(request.model) if worker is None else self._of_worker.get(worker)
-        if pool is None or not pool.workers:
-            return
+            if pool is None or not pool.workers:
+                return
         described = self._described(pool, ticket, request, num_output)
         if there == "held":
             pool.room.follow_held(described, now_s)
@@ -245,12 +250,25 @@ class RoomAtWorkers:
         """Yield the requests that were held and may go out now."""
         if not self.held:
             return
+        self._take_back(now_s)
         for pool in self._pools:
             if pool.room.held:
                 for entered in pool.room.admit(now_s):
-                    if self.held.pop(entered.key, None) is not None:  # type: ignore[call-overload]
-                        self._plain_since_s.pop(entered.key, None)  # type: ignore[call-overload]
-                        yield entered  # what another router holds, that one sends
+                    ticket: Ticket = entered.key  # type: ignore[assignment]
+                    if self.held.pop(ticket, None) is None:
+                        self._given_s[ticket] = now_s  # what another router holds, that one sends
+                        continue
+                    self._plain_since_s.pop(ticket, None)
+                    yield entered
+
+    def _take_back(self, now_s: float) -> None:
+        """Take room back that was given to requests which their routers have not sent for too long."""
+        while self._given_s:
+            ticket, given_s = next(iter(self._given_s.items()))
+            if now_s < given_s + _GIVEN_S:
+                return
+            del self._given_s[ticket]
+            self._of_ticket[ticket].room.hold_again(ticket, now_s)
 
     def sent(self, ticket: Ticket, worker: WorkerId) -> None:
         """Note that a request was sent to a worker."""
@@ -271,6 +289,7 @@ class RoomAtWorkers:
         """
         self.held.pop(ticket, None)
         self._plain_since_s.pop(ticket, None)
+        self._given_s.pop(ticket, None)
         if (pool := self._of_ticket.pop(ticket, None)) is None:
             if usage is not None and usage.num_cached_tokens and (pool := self._pool_of(request.model)):
                 pool.has_hits = True
@@ -316,6 +335,7 @@ class RoomAtWorkers:
             return None
         dues = [pool.room.due_s() for pool in self._pools]
         dues += [since_s + limit_s for since_s in islice(self._plain_since_s.values(), 1)]
+        dues += [given_s + _GIVEN_S for given_s in islice(self._given_s.values(), 1)]
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def claimed(self, worker: WorkerId, now_s: float) -> tuple[int, int | None]:
@@ -342,6 +362,7 @@ class RoomAtWorkers:
         assert all(one in self.held or one in self._of_ticket for one in held)
         assert self.held.keys() <= self._of_ticket.keys()
         assert self._plain_since_s.keys() <= self.held.keys()
+        assert self._given_s.keys() <= self._of_ticket.keys() - held
 
     # --- inside
 

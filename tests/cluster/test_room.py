@@ -160,6 +160,40 @@ def test_what_another_account_holds_has_its_turn_here_too() -> None:
     assert machine.send(machine.room.admit(machine.now_s)) == ["c1"]
 
 
+def test_what_does_not_go_out_elsewhere_gives_its_room_to_others() -> None:
+    machine = Machine()
+    machine.calls("a", 50)
+    (b1,) = machine.calls("b", 30)
+    there = RoomRequest("x1", "x", "agent", 2000, blocks("x", 20), BLOCK, 0, "likely")
+    machine.room.follow_held(there, machine.now_s)
+    assert machine.calls("c", 30) == []
+    machine.room.finished("b")
+    machine.room.ended(b1, machine.now_s)
+    (given,) = machine.room.admit(machine.now_s)
+    assert given.key == "x1"
+    machine.now_s += 3.0
+    machine.room.hold_again("x1", machine.now_s)
+    machine.check()
+    assert machine.send(machine.room.admit(machine.now_s)) == ["c1"]
+    machine.room.finished("c")
+    assert machine.end("c1") == ["x1"]
+
+
+def test_what_goes_by_the_lane_here_and_has_room_elsewhere_counts_once() -> None:
+    machine = Machine(instances=2)
+    machine.calls("a", 90)
+    machine.calls("b", 89)
+    there = RoomRequest("x1", "x", "agent", 200, blocks("x", 2), BLOCK, 0, "likely")
+    machine.room.follow_held(there, machine.now_s)
+    (entered,) = machine.room.admit(machine.now_s)
+    assert entered.instance == 0
+    assert machine.inside == ["a", "b"]
+    machine.room.follow(there, None, machine.now_s, is_inside=True)
+    machine.check()
+    assert machine.inside == ["a", "b", "x"]
+    assert all(room.lane_tokens == 0 for room in machine.room.instances.values())
+
+
 def test_who_waits_for_a_turn_elsewhere_is_not_silent() -> None:
     machine = Machine()
     (a1,) = machine.calls("a", 50)

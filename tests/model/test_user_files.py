@@ -129,3 +129,11 @@ def test_why_a_file_cannot_be_read_is_told_without_its_path_and_in_words(tmp_pat
         "none": "No such file or directory",
         "latin": "byte 0xf6 is not UTF-8",
     }
+
+
+def test_what_a_file_has_not_is_told_by_what_its_author_wrote(tmp_path: Path) -> None:
+    file = written(tmp_path / "own.py", "made = 1\n")
+    with pytest.raises(ConfigError, match=r"nothing of the file is named; write .*own\.py:NAME$"):
+        template_in_file(f"{file}:")
+    with pytest.raises(ConfigError, match=r"there is no __nam in .*own\.py$"):
+        template_in_file(f"{file}:__nam")

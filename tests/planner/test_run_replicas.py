@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,9 @@ def test_a_server_has_as_many_calls_at_once_as_somewhat_more_than_fit(tmp_path: 
     replica = emulated_replicas(problem, 1.0, tmp_path)(PlannedReplica("vicuna-13b-v1.5", (0,)))
     assert replica.kv_tokens is not None
     assert replica.num_slots == pytest.approx(1.2 * replica.kv_tokens / 2000, abs=1)
+
+
+def test_a_server_whose_calls_are_too_rare_for_a_draw_has_no_limit_of_its_own(problem: Problem) -> None:
+    drawn = problem.draw(0)["chat"]
+    rare = problem.knowing({"chat": replace(drawn, prompts=drawn.prompts[:0], outputs=drawn.outputs[:0])})
+    assert vllm_replicas(APP, rare, None)(PlannedReplica(MODEL, (0,))).num_slots == 256

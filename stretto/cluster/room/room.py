@@ -202,8 +202,21 @@ class Room:
             self.sent(request.key, instance)
             room = self.instances.get(instance)
         if is_inside and not context.is_inside and room is not None:
+            self._leave_lane(self._requests[request.key])
             room.enter(context)
         context.in_lane = False
+
+    def hold_again(self, key: Hashable, now_s: float) -> None:
+        """Hold a request again that has entered here and does not go out where it is held. Its program ages
+        anew, so that others have their turns before.
+        """
+        if (arrived := self._requests.get(key)) is None or self.held.get(key) is not None:
+            return
+        self._leave_lane(arrived)
+        self._may_admit = True
+        arrived.context.program.start_s = now_s
+        if self.instances:
+            self._hold(arrived.context, now_s)
 
     def is_inside(self, key: Hashable) -> bool:
         """Return whether the context of a request has room."""

@@ -223,6 +223,8 @@ def _num_at_once(problem: Problem, model: str, scheduler: SchedulerConfig) -> in
     drawn = [problem.draw(0)[name] for name in problem.nodes_of(model)]
     tokens = sum(int(one.prompts.sum() + one.outputs.sum()) for one in drawn)
     num_calls = sum(len(one.prompts) for one in drawn)
+    if not num_calls:  # rare ones are drawn in no answer, and may come all the same
+        return scheduler.max_running
     room = scheduler.num_blocks * scheduler.block_tokens * num_calls / max(1, tokens)
     return max(1, min(scheduler.max_running, math.ceil(_MORE_THAN_FIT * room)))
 

@@ -46,6 +46,7 @@ class PeerRequests:
         """Count a request as running; return it, or None if its worker is not known here."""
         worker = self._worker(record.worker)
         if worker is None or self._open.loads.table.get(worker.id) is None:
+            self._leave((origin, record.request), None, now_s, was_refused=False)  # held nowhere any more
             return None
         ticket: Ticket = next(self._tickets)
         key = _key_of(record.blocks)
