@@ -51,13 +51,13 @@ class ChatTokens:
             self._template, self._tokenizer = tokenizer.apply_chat_template, tokenizer.backend_tokenizer
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
-            added = {
-                id_: token.content
+            self._added = {
+                token.content: id_
                 for id_, token in tokenizer.added_tokens_decoder.items()
-                if not token.normalized and token.content
+                if not (token.normalized or token.single_word) and id_ != tokenizer.unk_token_id
             }
-            self._added = frozenset(added)
-            longest_first = sorted(added.values(), key=len, reverse=True)
+            self._cut_ids = frozenset(self._added.values())
+            longest_first = sorted(filter(None, self._added), key=len, reverse=True)
             self._cuts = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
             self._known = _KnownChats(_MAX_COST)
             probe = chat_of("/chat/completions", PROBE_CHAT)
@@ -82,17 +82,18 @@ class ChatTokens:
     def ids_of_text(self, text: str) -> array[int]:
         """Return the token ids of a rendered text, of which only the end is tokenised that is not known."""
         digest, end = blake2b(digest_size=16), 0
-        starts, digests = list[int](), list[bytes]()
+        starts, digests, cut_ids = list[int](), list[bytes](), list[int]()
         for match in self._cuts.finditer(text):
             digest.update(text[end : match.end()].encode("utf-8", "surrogatepass"))
             end = match.end()
             starts.append(match.start())
             digests.append(digest.digest())
+            cut_ids.append(self._added[match.group()])
         number, ids, places = self._known.longest(digests)
         rest = self._tokenizer.encode(text[starts[number] :] if ids else text, add_special_tokens=False).ids
-        new_places = [len(ids) + place for place, id_ in enumerate(rest) if id_ in self._added]
+        new_places = [len(ids) + place for place, id_ in enumerate(rest) if id_ in self._cut_ids]
         ids, places = ids + array("I", rest), [*places, *new_places]
-        if len(places) == len(digests):  # else the tokenizer has cut in other places
+        if [ids[place] for place in places] == cut_ids:  # else the tokenizer has cut in other places
             self._known.add(digests, ids, places)
         return ids
 
