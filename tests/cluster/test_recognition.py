@@ -10,6 +10,7 @@ import pytest
 from stretto.cluster.recognition.fingerprints import ChatPrint, TextPrint, Turn
 from stretto.cluster.recognition.ids import ProgramIds
 from stretto.cluster.recognition.messages import AnswerTexts, AskedProgram, Recognised
+from stretto.cluster.recognition.recognised_program import RecognisedProgram, TenantPrograms
 from stretto.cluster.recognition.recogniser import Recogniser
 
 TASK: list[Turn] = [("user", "Write a parser for the configuration files of the old system.")]
@@ -399,3 +400,14 @@ def test_the_answers_of_known_programs_are_noted_where_searching_is_vain() -> No
     traffic.call([*TASK, said(FIRST), NEXT], OTHER)
     asked = [traffic.call([("user", OTHER)], None) for _ in range(8)]
     assert [one.told_as == agent.program for one in asked].count(True) > 0
+
+
+def test_a_program_that_was_forgotten_keeps_no_other_one_alive() -> None:
+    tenant = TenantPrograms("t")
+    first, gone, last = programs = [RecognisedProgram(number, tenant, 0) for number in range(3)]
+    for program in programs:
+        tenant.add(program)
+    tenant.remove(gone)
+    assert [*tenant] == [first, last]
+    assert gone.before is None
+    assert gone.after is None

@@ -109,8 +109,9 @@ class TenantPrograms:
             before.after = program
 
     def remove(self, program: RecognisedProgram) -> None:
-        """Remove a program."""
+        """Remove a program, which keeps none of the others alive from now on."""
         before, after = program.before, program.after
+        program.before = program.after = None
         if before is None:
             self.oldest = after
         else:
