@@ -84,6 +84,19 @@ def test_caches_are_learned_where_a_server_counts_other_tokens(estimated: float)
     assert fresh * num_known == pytest.approx(10), "tokens of the server"
 
 
+def test_lengths_of_offline_answers_tell_nothing_of_what_is_known_of_other_work() -> None:
+    ledger = account()
+    for number in range(8):
+        request = turn(0, f"line {number}", criteria="offline")
+        ledger.arrived(request, 10, number)
+        ledger.answered(request, Usage(100, 0, 10), 10 * number, number + 0.1)
+    for clock in (ledger.ageing, ledger.offline_ageing):
+        for seconds in (1.0, 2.0):
+            clock.expect(seconds)
+    assert ledger.ageing._known == 1.0
+    assert ledger.offline_ageing._known < 1.0
+
+
 def test_queries_of_one_program_are_one() -> None:
     ledger = account()
     run_turns(ledger, "agent 1", 3)

@@ -183,7 +183,8 @@ class ProgramAccount:
             if num_known and 2 * num_cached >= min(part.query.num_before, num_known):
                 self.learned.observe_fresh(part.fresh_source, num_known, num_fresh)
         output_s = self._output_s * num_output
-        self.ageing.note_error(output_s + self._unit_s * part.fresh * num_known - part.item_s)
+        ageing = self.offline_ageing if request.record.criteria == "offline" else self.ageing
+        ageing.note_error(output_s + self._unit_s * part.fresh * num_known - part.item_s)
         self._end(part, request, now_s, 1, self._unit_s * num_fresh + output_s)
 
     def withdrawn(self, query: str, node: int, items: Set[int] | None = None) -> None:
