@@ -108,8 +108,8 @@ class Runtime:
         self.system = System(given, expand, vocabulary, prompt_space, tenant_weights, learned)
         self.machine = machine
         self.ray_address = ray_address
-        checks = StepChecks(self.system.engines, given)
-        self._preparation = Preparation(self.plan_cache, vocabulary, checks.check)
+        self._step_checks = StepChecks(self.system.engines, given)
+        self._preparation = Preparation(self.plan_cache, vocabulary, self._step_checks.check)
         self._changes = ReplicaChanges(self.deployments, self.system.engines, machine, ray_address)
         for deployment in given:
             for replica in deployment.replicas:
@@ -418,6 +418,7 @@ class Runtime:
         self._running_loop()
         assert self._pump is not None
         self._post(self._changes.add(engine, replica, self._pump.waiting))
+        self._step_checks.add(engine, replica)
 
     def drain_instance(
         self, engine: str, instance: InstanceId, how: DrainHow = "finish", *, force: bool = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from stretto import Input, Runtime, Template
@@ -57,3 +59,20 @@ def test_a_function_that_its_engine_lacks_is_named_before_the_query() -> None:
         calls = deploy("calls", Calls, CallsConfig(functions))
         with Runtime([calls]) as runtime, pytest.raises(ConfigError, match=f"no function 'uper'{rest}"):
             runtime.run_sync(app, {"text": "a"})
+
+
+def test_a_function_that_a_later_replica_brings_is_called() -> None:
+    called = ToolCall(function="upper", text=Input("text", "text"))
+    app = Template("shout", called, {"loud": called["result"]})
+    calls = deploy("calls", Calls, CallsConfig({"lower": str.lower}))
+    (replica,) = deploy("calls", Calls, CallsConfig({"upper": lambda text: text.upper()})).replicas
+
+    async def main() -> object:
+        async with Runtime([calls]) as runtime:
+            with pytest.raises(ConfigError, match="no function 'upper'"):
+                await runtime.run(app, {"text": "a"})
+            runtime.add_instance("calls", replica)
+            runtime.drain_instance("calls", 0)
+            return (await runtime.run(app, {"text": "a"}))["loud"]
+
+    assert asyncio.run(main()) == "A"
