@@ -19,8 +19,9 @@ from stretto.http.served import Answerable, Served, WholeAnswer
 from stretto.model.errors import InternalError, StrettoError
 from stretto.model.foreign import bug_of
 from stretto.model.tasks import Objective
+from stretto.operate.request_lines import REQUESTS, log_fields
 from stretto.service.config import ServiceConfig
-from stretto.service.refusals import malformed_body
+from stretto.service.refusals import NOT_YET, malformed_body
 from stretto.service.request import Admitted, ServiceRequest, refusal_answer
 from stretto.service.tenants import Tenant, Tenants
 
@@ -35,6 +36,8 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         routes: table of its routes, to which others may be added.
         other_route: returns the route of a request to a path that is not in the table; None if it has none.
         readers: what reads large bodies beside the event loop.
+        on_refused: is told the path and the status of each request that is refused before it is asked of
+            anything.
     """
 
     def __init__(self, config: ServiceConfig) -> None:
@@ -43,6 +46,7 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         self.routes: Routes[ServiceRequest] = Routes()
         self.other_route: Callable[[ClientRequest], Route[ServiceRequest] | None] = lambda request: None
         self.readers = BodyReaders()
+        self.on_refused: Callable[[str, int], None] = lambda path, status: None
         self._config = config
         self._run = secrets.token_hex(4)
         self._numbers = count(1)
@@ -55,13 +59,14 @@ class ServiceApp(TaskApplication[ServiceRequest]):
         """
         request.path, query = path_of(request.target)
         route, parts = self._find(request)
-        tenant, budget = None, self.budget
+        budget = self.budget
+        request.found = Admitted(route, parts, None, query)
         if not route.is_open:
             tenant = self.tenants.find(_authorization(request.headers).decode("latin-1"))
             budget = tenant.budget
+            request.found = Admitted(route, parts, tenant, query)
             if request.method == b"POST":
                 tenant.count_request(monotonic())
-        request.found = Admitted(route, parts, tenant, query)
         max_bytes = route.max_body_bytes or self._config.max_body_bytes
         max_body_s = route.max_body_s or self._config.max_body_s
         sink = None if route.sink is None else route.sink(request)
@@ -108,7 +113,10 @@ class ServiceApp(TaskApplication[ServiceRequest]):
             return None
         if error.code == LARGE_HEAD:
             error = malformed_body(error.message)
-        status, headers, body = refusal_answer(error, self._next_id())
+        request_id = self._next_id()
+        status, headers, body = refusal_answer(error, request_id)
+        self.on_refused(request.path, status)
+        _log_refusal(request, request_id, status, error)
         return status, [(b"content-type", JSON_TYPE), *headers], body
 
     def request_of(self, connection: Answerable, received: ClientRequest) -> ServiceRequest:
@@ -122,6 +130,8 @@ class ServiceApp(TaskApplication[ServiceRequest]):
     async def fail(self, request: ServiceRequest, error: Exception) -> None:
         """Send an error of a handler."""
         if isinstance(error, StrettoError) and not isinstance(error, InternalError):
+            if isinstance(error, Refused) and error.code != NOT_YET:
+                self.on_refused(request.admitted.route.path, error.status)
             await request.refuse(error)
             return
         _LOG.error("request %s: %s", request.id, error, exc_info=error)
@@ -129,6 +139,26 @@ class ServiceApp(TaskApplication[ServiceRequest]):
 
     def _next_id(self) -> str:
         return f"{self._run}-{next(self._numbers)}"
+
+
+def _log_refusal(request: ClientRequest, request_id: str, status: int, error: Refused) -> None:
+    """Log a request that has not come to a handler. Of one without a route, the path is left out, as
+    strangers choose it.
+    """
+    if not REQUESTS.isEnabledFor(logging.INFO):
+        return
+    found = request.found if isinstance(request.found, Admitted) else None
+    tenant = None if found is None else found.tenant
+    log_fields(
+        {
+            "id": request_id,
+            "method": request.method.decode("latin-1"),
+            "path": "" if found is None else found.route.path,
+            "tenant": "" if tenant is None else tenant.name,
+            "status": status,
+            "error": error.code,
+        }
+    )
 
 
 def _authorization(headers: Headers) -> bytes:

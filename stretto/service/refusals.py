@@ -27,6 +27,8 @@ from stretto.model.errors import (
 )
 from stretto.programs.wire.errors import error_to_wire
 
+NOT_YET = "not_yet"
+
 
 class Misplaced(Refused):
     """A request of which one part is wrong.
@@ -63,7 +65,7 @@ def not_found(what: str) -> Refused:
 
 def not_yet(name: str) -> Refused:
     """Return the answer that a variable has no value so far."""
-    return Refused(408, "not_yet", f"{name!r} has no value yet")
+    return Refused(408, NOT_YET, f"{name!r} has no value yet")
 
 
 def conflict(message: str) -> Refused:

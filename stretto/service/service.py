@@ -16,6 +16,7 @@ from stretto.operate.live import BatchPicture
 from stretto.operate.watch import Watch
 from stretto.programs.engine_checks import check_engines
 from stretto.runtime.runtime import Runtime
+from stretto.sched.request_trace import Door
 from stretto.service.admin import AdminRoutes
 from stretto.service.app import ServiceApp
 from stretto.service.apps.app_service import AppService
@@ -40,6 +41,7 @@ from stretto.service.sessions import Sessions
 
 _LAST_S = 1.0
 """Seconds in which clients may take what ends their requests, when the service ends."""
+_PROGRAM_PATHS = ("/v1/sessions", "/v1/submit", "/v1/get", "/v1/set")
 _HEALTH = Operation("health", {"status": "string"})
 
 
@@ -107,6 +109,7 @@ class Service:
             door = PoolDoor(pool, lambda: self.is_draining)
             self.app.other_route = door.route
         seen = watch or (Watch() if pool is None else pool.watch)
+        self.app.on_refused = lambda path, status: seen.metrics.count_refusal(_door_of(path), status)
         admin = AdminRoutes(runtime, config, seen, pool, lambda: self.is_draining, self._batch_pictures)
         self.app.routes.add(*admin.routes)
         waits = QueryWaits()
@@ -202,3 +205,10 @@ class Service:
 
     async def _tell_health(self, request: ServiceRequest) -> None:
         await request.answer_json({"status": "draining" if self.is_draining else "ok"})
+
+
+def _door_of(path: str) -> Door:
+    """Return the door that a path belongs to."""
+    if path.startswith("/v1/apps"):
+        return "apps"
+    return "programs" if path.startswith(_PROGRAM_PATHS) else "openai"

@@ -78,7 +78,7 @@ DEADLINES = Family(
 REFUSED = Family(
     "stretto_refused_total",
     "counter",
-    "Requests that were refused before anything was asked, by status: no such path, no key, a bad body.",
+    "Requests that were refused before anything was asked: no such path, no key, over a limit, a bad body.",
     ("door", "status"),
 )
 

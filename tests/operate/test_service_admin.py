@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ from stretto.engines.catalogue import transforms_engine
 from stretto.engines.llms import STAND_IN, llm_engine
 from stretto.operate.watch import Watch
 from stretto.service.apps.deployed_app import deploy_app
-from stretto.service.config import ServiceConfig, TenantConfig
+from stretto.service.config import Limits, ServiceConfig, TenantConfig
 from stretto.wire.metrics import read_samples
 
 PAGES = (
@@ -82,3 +83,28 @@ def test_metrics_are_open_where_there_are_no_tenants() -> None:
     with serving(ServiceConfig(port=0)) as (_, client):
         assert client.get("/metrics", headers={"host": "prometheus.example"}).status_code == 200
         assert client.get("/admin/programs", headers={"host": "prometheus.example"}).status_code == 401
+
+
+def test_refused_requests_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    limited = TenantConfig(name="physics", keys=("k",), limits=Limits(requests_per_minute=1))
+    chat = {"model": "llm", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    with (
+        caplog.at_level(logging.INFO, "stretto.requests"),
+        serving(ServiceConfig(port=0, tenant=(limited,))) as (_, client),
+    ):
+        path = "/v1/chat/completions"
+        asked = [client.post(path, json={**chat, "messages": 1}), client.post(path, json=chat)]
+        asked.append(client.post(path, json=chat, headers={"authorization": "Bearer wrong"}))
+        asked.append(client.post("/v1/submit", json={}, headers={"authorization": "Bearer wrong"}))
+        asked.append(client.get("/events"))
+        assert [answer.status_code for answer in asked] == [400, 429, 401, 401, 404]
+        counts = list(read_samples(client.get("/metrics").text, ("stretto_refused_total",)))
+        found = {(one.labels["door"], one.labels["status"]): one.value for one in counts}
+        assert found == {
+            **{("openai", status): 1 for status in ("400", "401", "404", "429")},
+            ("programs", "401"): 1,
+        }
+    lines = [record.request for record in caplog.records if hasattr(record, "request")]
+    (line,) = (line for line in lines if line["status"] == 429)
+    assert (line["tenant"], line["path"], line["error"]) == ("physics", path, "over_limit")
+    assert [line.get("path") for line in lines if line["status"] in (401, 404)] == [path, "/v1/submit", None]
