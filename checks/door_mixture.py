@@ -49,18 +49,21 @@ class Load:
 
     Attributes:
         agents: number of agents; there are as many of each other kind as its weight says.
+        num_apis: 1 if agents ask by chat alone, 2 if also by responses, which not all routers pass on as they
+            come.
     """
 
     agents: int
     within_s: float
     seed: int
+    num_apis: int
 
     def words(self, kind: Kind) -> list[str]:
         """Return the arguments of the programs of a kind."""
-        return [str(self.agents * kind.weight), str(self.within_s), str(self.seed)]
+        return [str(self.agents * kind.weight), str(self.within_s), str(self.seed), str(self.num_apis)]
 
 
-_ALONE = ["5", "10", "0"]
+_ALONE = ["5", "10", "0", "1"]
 """Arguments of a few programs that hardly meet."""
 
 
@@ -175,7 +178,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="stretto-mixture-") as folder:
         mixture = Mixture(given.servers, Path(folder))
         for seed in range(given.seeds):
-            load = Load(24, 30.0, seed) if given.arms else Load(6, 3.0, seed)
+            load = Load(80, 30.0, seed, 1) if given.arms else Load(6, 3.0, seed, 2)
             expected = mixture.expected(load)
             for arm in compared:
                 name = _SERVE if arm is None else arm.name

@@ -1,7 +1,8 @@
 """The programs of `checks/door_mixture.py`: what each kind runs, on a client that is as others have it.
 
 A program is given the URL of a door, a model, how many of its kind there are, within how many seconds they
-come, and a seed. Its last line is a list with the answer and the seconds of each.
+come, a seed, and how many of OpenAI's APIs agents use. Its last line is a list with the answer and the
+seconds of each.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ from openai import AsyncOpenAI
 
 set_tracing_disabled(True)
 client = AsyncOpenAI(base_url=url, api_key="none", **limits)
-kinds = (OpenAIChatCompletionsModel, OpenAIResponsesModel)
+kinds = (OpenAIChatCompletionsModel, OpenAIResponsesModel)[: int(sys.argv[6])]
 
 def weather(city: str) -> str:
     '''The weather in a city.'''
@@ -98,7 +99,7 @@ async def run(which):
     settings = ModelSettings(temperature=0, max_tokens=64)
     tools, instructions = [function_tool(weather)], f"You are agent {which}. " * 100
     about = {"name": "a", "instructions": instructions, "model_settings": settings, "tools": tools}
-    agent = Agent(model=kinds[which % 2](model, client), **about)
+    agent = Agent(model=kinds[which % len(kinds)](model, client), **about)
     found = await Runner.run(agent, "How is the weather in Oslo?")
     return [found.final_output, len(found.new_items)]
 

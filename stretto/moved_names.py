@@ -28,6 +28,7 @@ MOVED = {
     "cluster.classes_aboard": "cluster.class_loads",
     "cluster.devices": "model.devices",
     "cluster.together": "cluster.group_locations",
+    "components.bounds": "apps.components.component",
     "components.tools": "model.tools",
     "core": "model.values",
     "costs.profile": "model.profile",
