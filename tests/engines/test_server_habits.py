@@ -350,12 +350,13 @@ def test_a_model_for_chats_that_gets_plain_prompts_is_told_once(
     assert len([one for one in caplog.records if "trained for chats" in one.getMessage()]) == is_told
 
 
-def test_offline_work_is_told_to_the_server_until_it_refuses_the_field() -> None:
+@pytest.mark.parametrize("words", ["unsupported field service_tier", "Invalid service_tier argument"])
+def test_offline_work_is_told_to_the_server_until_it_refuses_the_field(words: str) -> None:
     """It is told by OpenAI's tier `flex`, which a door of this package serves with what others leave."""
 
     def answer(body: Body) -> Answered:
         if "service_tier" in body:
-            return as_json({"error": {"message": "unsupported field service_tier"}}, 400)
+            return as_json({"error": {"message": words}}, 400)
         return chunks("a")
 
     told, _, bodies = ends(answer, [Decode(), Decode()], objective="offline")
