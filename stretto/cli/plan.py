@@ -18,6 +18,7 @@ import typer
 from stretto.cli import options, parsing
 from stretto.cli.names import CPU, PLANNERS, WEIGHTS
 from stretto.cli.time_limit import limited
+from stretto.cli.verbosity import say, shows_notes
 from stretto.model.errors import CapacityError, ConfigError
 from stretto.model.nearest_name import nearest_name
 
@@ -187,10 +188,8 @@ def _planned(problem: Problem, by: str, seconds: float | None, counted_by: Count
     begin_s = time.perf_counter()
     first = first_plan(problem)
     first_s = time.perf_counter() - begin_s
-    print(
-        f"first plan after {first_s:.2f} s: about {first.expected_s:.0f} s; searching for better ones",
-        file=sys.stderr,
-    )
+    if shows_notes():
+        say(f"first plan after {first_s:.2f} s: about {first.expected_s:.0f} s; searching for better ones")
     served, found = _found(problem, by, first, seconds)
     done = [execute(served, found, drawn) for drawn in problem.possible_draws]
     mean_s = fmean(one.makespan_s for one in done)

@@ -45,6 +45,13 @@ def test_plan_shows_a_table_a_chart_and_the_prediction(
     assert "tokens of prompts are estimated" in ended.out
 
 
+def test_a_quiet_plan_writes_warnings_alone(stretto: CommandLine, files: tuple[Path, Path]) -> None:
+    app, requests = files
+    options = ("--planner", "moldable_list", "--draws", "1", "--quiet")
+    ended = stretto("plan", app, "--requests", requests, *options)
+    assert [line.split(":")[0] for line in ended.err.splitlines()] == ["warning"]
+
+
 def test_a_machine_file_is_planned_for_with_a_warning(
     stretto: CommandLine, files: tuple[Path, Path], tmp_path: Path
 ) -> None:

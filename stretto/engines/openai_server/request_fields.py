@@ -80,7 +80,7 @@ class RequestFields:
 
 
 def _is_about(refusal: str, name: str) -> bool:
-    """Return whether the words of a refusal name a field, and not only use the word. Some are no words."""
+    """Return whether the words of a refusal name a field, not only use the word. Some are no words."""
     if "_" in name and re.search(rf"\b{name}\b", refusal):
         return True
     return re.search(rf"(['\"`]|body\.|unsupported |field ){name}\b|\b{name} is not\b", refusal) is not None
