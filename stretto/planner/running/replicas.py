@@ -205,7 +205,6 @@ def vllm_replicas(app: Application, problem: Problem | None, python: Path | None
             replica,
             devices=tuple(f"cuda:{device}" for device in planned.devices),
             tp=planned.tp,
-            num_slots=min(_VLLM_RUNNING, _num_at_once(problem, planned.model, cost.scheduler)),
             kv_tokens=cost.scheduler.num_blocks * cost.scheduler.block_tokens,
             loading_s=cost.loading_s,
             profile=profile_of(cost),
@@ -218,7 +217,8 @@ def _num_at_once(problem: Problem, model: str, scheduler: SchedulerConfig) -> in
     """Return how many calls a server has at once: somewhat more than its memory holds of those expected.
 
     What one server holds too many of, another one cannot take. Those that end first tell nothing of the
-    lengths of the others, as they are the shortest.
+    lengths of the others, as they are the shortest. For emulated servers alone: a real one holds beginnings
+    that prompts have in common once, and the drawn lengths do not tell how long these are.
     """
     drawn = [problem.draw(0)[name] for name in problem.nodes_of(model)]
     tokens = sum(int(one.prompts.sum() + one.outputs.sum()) for one in drawn)
