@@ -99,7 +99,10 @@ def test_a_server_has_as_many_calls_at_once_as_somewhat_more_than_fit(tmp_path: 
     assert replica.num_slots == pytest.approx(1.2 * replica.kv_tokens / 2000, abs=1)
 
 
-def test_a_server_whose_calls_are_too_rare_for_a_draw_has_no_limit_of_its_own(problem: Problem) -> None:
+def test_a_server_whose_calls_are_too_rare_for_a_draw_has_no_limit_of_its_own(tmp_path: Path) -> None:
+    app = Application("app", [ModelNode("chat", "vicuna-13b-v1.5", 300)])
+    problem = Problem(app, [AppRequest("1", 20)], machine_of("8xA100-80G"), load_output_lengths())
     drawn = problem.draw(0)["chat"]
     rare = problem.knowing({"chat": replace(drawn, prompts=drawn.prompts[:0], outputs=drawn.outputs[:0])})
-    assert vllm_replicas(APP, rare, None)(PlannedReplica(MODEL, (0,))).num_slots == 256
+    planned = PlannedReplica("vicuna-13b-v1.5", (0,))
+    assert emulated_replicas(rare, 1.0, tmp_path)(planned).num_slots == 512
