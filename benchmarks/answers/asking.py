@@ -19,7 +19,7 @@ from stretto.cli.options import EngineOptions
 from stretto.engines.batch.applications import OpApplication, answer_batch, setting
 from stretto.engines.batch.corpus_search import CorpusSearch, CorpusSearchConfig
 from stretto.engines.contract import BatchEngine
-from stretto.engines.llms import is_small_llm
+from stretto.engines.llm_size import is_small_llm
 from stretto.engines.processor import has_bfloat16
 from stretto.model.deployment import Deployment, deploy
 from stretto.model.tasks import Task

@@ -307,12 +307,12 @@ class EngineOptions(ModelOptions):
 
     @property
     def has_small_llm(self) -> bool:
-        """Whether ready-made apps need the settings for a small LLM (`engines/llms.py`).
+        """Whether ready-made apps need the settings for a small LLM (`engines/llm_size.py`).
 
         Raises:
             ConfigError: the engines file cannot be read.
         """
-        from stretto.engines.llms import has_small_llm
+        from stretto.engines.llm_size import has_small_llm
         from stretto.schema.reading import read_tables
 
         rows = () if self.file is None else read_tables(self.file).rows("engine")

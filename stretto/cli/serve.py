@@ -147,7 +147,7 @@ def _parts(given: ServeOptions, errors: Console) -> ServedParts:
     from stretto.cli.served_engines import with_engines_of, with_usual_engines, with_vector_engines
     from stretto.cli.served_workers import pool_of, with_pool
     from stretto.cli.watching import watch_of
-    from stretto.engines.llms import has_small_llm
+    from stretto.engines.llm_size import has_small_llm
     from stretto.schema.reading import read_tables
 
     with imports_of("service", "the service"):

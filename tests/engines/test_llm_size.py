@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stretto.engines.llms import DEFAULT_LLM, has_small_llm, is_small_llm
+from stretto.engines.llm_size import has_small_llm, is_small_llm
+from stretto.engines.llms import DEFAULT_LLM
 
 
 def weights(path: Path, num_bytes: int) -> Path:

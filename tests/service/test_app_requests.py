@@ -339,7 +339,7 @@ def test_apps_are_loaded_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert apps["search"].template.name == search_empowered().name
     for where, message in (
         (f"{path}:number", "must be a Template"),
-        (f"{path}:none", "must be a Template"),
+        (f"{path}:none", "there is no none in"),
         (f"{path}:broken", r"broken\(\) raised ValueError: no"),
         (f"{path}:mute", r"mute\(\) raised Mute"),
         (f"{tmp_path}/none.py:rag", "there is no file"),

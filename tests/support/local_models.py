@@ -10,7 +10,8 @@ import pytest
 
 from stretto.engines.batch.chunking import Chunking, ChunkingConfig
 from stretto.engines.batch.embedding import Embedding, EmbeddingConfig
-from stretto.engines.llms import STAND_IN, is_small_llm
+from stretto.engines.llm_size import is_small_llm
+from stretto.engines.llms import STAND_IN
 from stretto.model.extras import is_installed
 
 assert not is_small_llm(STAND_IN)  # whatever is imported first: its module keeps the name of the default LLM
