@@ -145,7 +145,10 @@ def test_those_that_have_come_back_soon_so_far_are_not_waited_for_longer() -> No
     assert waited_s <= 3
 
 
-def test_what_another_account_holds_has_its_turn_here_too() -> None:
+def before_c() -> tuple[Machine, RoomRequest, str]:
+    """Return a machine in which a request that another account holds waits before c, that request, and the
+    one by whose end there is room.
+    """
     machine = Machine()
     machine.calls("a", 50)
     (b1,) = machine.calls("b", 30)
@@ -153,6 +156,11 @@ def test_what_another_account_holds_has_its_turn_here_too() -> None:
     machine.room.follow_held(there, machine.now_s)
     assert machine.calls("c", 30) == []
     machine.room.finished("b")
+    return machine, there, b1
+
+
+def test_what_another_account_holds_has_its_turn_here_too() -> None:
+    machine, there, b1 = before_c()
     assert machine.end(b1) == ["x1"]  # c would have fitted, too
     assert machine.inside == ["a", "x"]
     machine.room.follow(there, 0, machine.now_s, is_inside=False)
@@ -161,13 +169,7 @@ def test_what_another_account_holds_has_its_turn_here_too() -> None:
 
 
 def test_what_does_not_go_out_elsewhere_gives_its_room_to_others() -> None:
-    machine = Machine()
-    machine.calls("a", 50)
-    (b1,) = machine.calls("b", 30)
-    there = RoomRequest("x1", "x", "agent", 2000, blocks("x", 20), BLOCK, 0, "likely")
-    machine.room.follow_held(there, machine.now_s)
-    assert machine.calls("c", 30) == []
-    machine.room.finished("b")
+    machine, _, b1 = before_c()
     machine.room.ended(b1, machine.now_s)
     (given,) = machine.room.admit(machine.now_s)
     assert given.key == "x1"

@@ -419,7 +419,7 @@ class FirstCalls(Observer):
 
 
 def test_a_replica_takes_its_share_of_what_can_be_made_now_while_another_starts(tmp_path: Path) -> None:
-    """Of 20 drafts, each revised later, the first of two replicas is to have ten, not half of all calls."""
+    """Each of 20 drafts is revised later. The first of two replicas is to have ten, not half of all calls."""
     calls = FirstCalls(10)
 
     class SecondLLM(FakeLLM):
